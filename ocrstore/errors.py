@@ -1,0 +1,96 @@
+"""Every exception ocrstore raises on purpose.
+
+::
+
+    OCRStoreError
+    ├── NotAStoreError            the file is something else, or nothing
+    ├── UnsupportedFormatError    a store, but of a format this version does not read
+    ├── CorruptStoreError         the bytes contradict themselves
+    ├── UnknownSampleError        no such key or row           (also a KeyError)
+    ├── UnknownColumnError        no such column               (also a KeyError)
+    ├── UnknownGenerationError    no such generation           (also a KeyError)
+    ├── SchemaError               data that does not fit       (also a ValueError)
+    ├── RecipeMismatchError       a view made by another recipe
+    ├── SourceError               pictures or annotations that cannot be used
+    ├── DecodeError               a picture that cannot be decoded
+    ├── StoreExistsError          refusing to overwrite        (also a FileExistsError)
+    ├── StoreBusyError            another process is writing
+    ├── StoreChangedError         the file was replaced or cut while in use
+    ├── StoreClosedError          the handle was closed
+    └── WriteError                the disk refused             (also an OSError)
+
+A message says what is wrong, where (file, sample, column), what was expected and what was found,
+and what to do about it. Errors of lmdb, Arrow and the decoders are translated where they enter.
+"""
+
+from __future__ import annotations
+
+
+class OCRStoreError(Exception):
+    """Base of every error raised by ocrstore."""
+
+
+class NotAStoreError(OCRStoreError):
+    """The file is not an ocrstore file."""
+
+
+class UnsupportedFormatError(OCRStoreError):
+    """The file needs a newer ocrstore, or a feature this one does not have."""
+
+
+class CorruptStoreError(OCRStoreError):
+    """The file's bytes contradict its own records."""
+
+
+class _LookupError(OCRStoreError, KeyError):
+    def __str__(self) -> str:
+        # KeyError would print the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+class UnknownSampleError(_LookupError):
+    """The store has no such sample."""
+
+
+class UnknownColumnError(_LookupError):
+    """The store has no such column."""
+
+
+class UnknownGenerationError(_LookupError):
+    """The store has no such generation."""
+
+
+class SchemaError(OCRStoreError, ValueError):
+    """Data does not fit the columns or attributes of the store."""
+
+
+class RecipeMismatchError(OCRStoreError):
+    """A view was made by another recipe than the one asked for."""
+
+
+class SourceError(OCRStoreError):
+    """Pictures or annotations cannot be used."""
+
+
+class DecodeError(OCRStoreError):
+    """A picture cannot be decoded."""
+
+
+class StoreExistsError(OCRStoreError, FileExistsError):
+    """The target exists and may not be overwritten."""
+
+
+class StoreBusyError(OCRStoreError):
+    """Another process is writing to this store."""
+
+
+class StoreChangedError(OCRStoreError):
+    """The file was replaced or truncated while it was in use."""
+
+
+class StoreClosedError(OCRStoreError):
+    """The store or writer has been closed."""
+
+
+class WriteError(OCRStoreError, OSError):
+    """The file system refused to write; nothing that was published is lost."""

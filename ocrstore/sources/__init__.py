@@ -1,0 +1,1 @@
+"""Where pictures and polygons come from: one annotation dialect per module."""
