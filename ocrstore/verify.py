@@ -17,10 +17,8 @@ from ocrstore.format.extents import Extent, parse_extent
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, check_places
 from ocrstore.format.layout import (
-    GROUP_PREFIX,
     INDEX_PREFIX,
     MANIFEST_PREFIX,
-    PENDING_KEY,
     parse_extent_key,
     parse_numbered_key,
 )
@@ -121,9 +119,7 @@ def _check_generations(
     for orphan in indexes:
         result.findings.append(Finding(f"index {orphan} belongs to no manifest"))
     for key in values:
-        if key == PENDING_KEY or key.startswith(GROUP_PREFIX):
-            result.findings.append(Finding(f"a record of an unfinished build is left: {key!r}"))
-        elif not key.startswith((INDEX_PREFIX, MANIFEST_PREFIX)) and parse_extent_key(key) is None:
+        if not key.startswith((INDEX_PREFIX, MANIFEST_PREFIX)) and parse_extent_key(key) is None:
             result.findings.append(Finding(f"an unknown record: {key!r}"))
     return places
 
