@@ -17,7 +17,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ocrstore.sample import Problem
 from ocrstore.sources.dialect import Dialect, Entry
@@ -95,7 +95,7 @@ def match(entries: Sequence[Entry], pictures: Sequence[FoundFile], dialect: Dial
     matcher = _Matcher(pictures)
     left = matcher.rounds([(entry, entry.names) for entry in entries])
     # costly names are asked for only where the cheap ones found nothing
-    left = matcher.rounds([(entry, tuple(dialect.other_names(entry))) for entry, _ in left])
+    left = matcher.rounds([_renamed(entry, dialect) for entry, _ in left])
     for entry, _ in left:
         message = f"{entry.where}: no picture is named {shown(entry.names[0])}"
         matcher.result.problems.append(Problem("missing-picture", message))
@@ -105,11 +105,17 @@ def match(entries: Sequence[Entry], pictures: Sequence[FoundFile], dialect: Dial
 _Pending = list[tuple[Entry, tuple[str, ...]]]
 
 
+def _renamed(entry: Entry, dialect: Dialect) -> tuple[Entry, tuple[str, ...]]:
+    names = tuple(dialect.other_names(entry))
+    return (replace(entry, names=names) if names else entry), names
+
+
 class _Matcher:
     def __init__(self, pictures: Sequence[FoundFile]) -> None:
         self.result = Matches()
         self._pictures = pictures
-        self._exact = {picture.relative: row for row, picture in enumerate(pictures)}
+        self._exact = {picture.key: row for row, picture in enumerate(pictures)}
+        self._exact |= {picture.relative: row for row, picture in enumerate(pictures)}
         paths = [(path, row) for row, picture in enumerate(pictures) for path in _readings(picture)]
         self._paths = paths
         self._indexes: dict[tuple[bool, bool], _Index] = {}
@@ -166,7 +172,8 @@ class _Matcher:
         if row in self.result.entries:
             for entry, name in claimants:
                 taken = f"{self._key(row)} has an annotation that names it better"
-                if bare and not is_picture_name(name):
+                same = plain(tidy(name)) == plain(self._pictures[row].relative)
+                if same or (bare and not is_picture_name(name)):
                     self._report("duplicate-annotation", entry, taken, row)
                 else:
                     what = f"no picture is named {shown(name)}; {taken}"
@@ -197,11 +204,11 @@ class _Matcher:
 
 
 def _readings(picture: FoundFile) -> list[str]:
-    """The names a picture goes by: its path; if that is no UTF-8, its key and Latin-1 reading."""
+    """The names a picture goes by: its path; if that is no UTF-8, its Latin-1 reading too."""
     path = picture.relative
     try:
         path.encode()
     except UnicodeEncodeError:
         raw = path.encode("utf-8", "surrogatepass" if os.name == "nt" else "surrogateescape")
-        return [path, picture.key, raw.decode("latin-1")]
+        return [path, raw.decode("latin-1")]
     return [path]
