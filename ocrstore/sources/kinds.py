@@ -47,6 +47,7 @@ KINDS: dict[str, Kind] = {
     "bad-json": _lost("a text is not valid JSON"),
     "bad-structure": _lost("a value has another type than the dialect says"),
     "missing-key": _lost("a key that is needed is not there"),
+    "dialect-failed": _lost("the dialect's own code raised an error on an annotation"),
     "not-utf8": _note("a text is not UTF-8; it was read as Latin-1"),
     "empty-annotation": _note("an annotation file is empty: a picture without text"),
     "name-disagrees": _note("the file's name and its content name different pictures"),

@@ -81,19 +81,17 @@ class Source:
                 message = f"{shown(picture.key)}: no annotation speaks of it"
                 problems = (Problem("no-annotation", message, key=picture.key),)
             return SourceSample(picture.key, picture.path, annotated=False, problems=problems)
-        early = [Problem(flaw.kind, flaw.message, key=picture.key) for flaw in entry.flaws]
+        key, where = picture.key, entry.where
         try:
-            polygons, found = judge(
-                self._dialect.regions(entry), key=picture.key, where=entry.where
-            )
+            polygons, found = judge(self._dialect.regions(entry), key=key, where=where)
         except UnusableAnnotationError as exc:
-            unusable = Problem(
-                exc.kind, f"{exc.message}; the annotation is left out", key=picture.key
-            )
-            return SourceSample(
-                picture.key, picture.path, annotated=False, problems=(*early, unusable)
-            )
-        return SourceSample(picture.key, picture.path, tuple(polygons), problems=(*early, *found))
+            unusable = Problem(exc.kind, f"{exc.message}; the annotation is left out", key=key)
+        except Exception as exc:  # a dialect may be anyone's code; one picture must not end a build
+            what = f"{where}: {type(exc).__name__} in the dialect {self.dialect}: {exc}"
+            unusable = Problem("dialect-failed", shown(what), key=key)
+        else:
+            return SourceSample(key, picture.path, tuple(polygons), problems=tuple(found))
+        return SourceSample(key, picture.path, annotated=False, problems=(unusable,))
 
 
 def open_source(
