@@ -42,6 +42,7 @@ KINDS: dict[str, Kind] = {
     "unknown-image-id": _lost("annotations refer to an image id that is not listed"),
     "duplicate-image-id": _lost("an image id is listed again; the first one counts"),
     "duplicate-json-key": _lost("a JSON object has a key twice; the first one counts"),
+    "not-an-annotation": _note("a file among the annotations is not one that the dialect reads"),
     "unrelated-annotations": _lost("annotations were found that name none of the pictures"),
     "unreadable-annotation": _lost("an annotation file cannot be read"),
     "bad-json": _lost("a text is not valid JSON"),

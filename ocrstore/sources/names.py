@@ -131,42 +131,58 @@ class _Matcher:
         """Match in ever looser rounds; return what no round found anything for."""
         longest = max((len(names) for _, names in pending), default=0)
         for nth in range(longest):
+            pending = self._exact_round(pending, nth)
             for bare in (False, True):
+                # the loosest reading finds all that the others find: ask it who is worth the rounds
+                hopeful: _Pending = []
+                hopeless: _Pending = []
+                for item in pending:
+                    found = self._find(item, nth, bare, _LAST, fold=True)
+                    (hopeful if found else hopeless).append(item)
                 for reach in (_PATH, _TAIL, _LAST):
                     for fold in (False, True):
-                        pending = self._round(pending, nth, bare, reach, fold)
+                        hopeful = self._round(hopeful, nth, bare, reach, fold=fold)
+                pending = hopeless
         return pending
 
-    def _round(self, pending: _Pending, nth: int, bare: bool, reach: str, fold: bool) -> _Pending:
-        first = not (bare or fold) and reach == _PATH
+    def _find(
+        self, item: tuple[Entry, tuple[str, ...]], nth: int, bare: bool, reach: str, *, fold: bool
+    ) -> list[int]:
+        names = item[1]
+        if nth >= len(names):
+            return []
+        name = _spell(tidy(names[nth]), fold, bare)
+        return sorted(set(self._index(fold, bare).find(name, reach)))
+
+    def _exact_round(self, pending: _Pending, nth: int) -> _Pending:
+        left: _Pending = []
+        for entry, names in pending:
+            row = self._exact.get(names[nth]) if nth < len(names) else None
+            if row is None:
+                left.append((entry, names))
+            elif row in self.result.entries:
+                what = f"{self._key(row)} is annotated already"
+                self._report("duplicate-annotation", entry, what, row)
+            else:
+                self.result.entries[row] = entry
+        return left
+
+    def _round(
+        self, pending: _Pending, nth: int, bare: bool, reach: str, *, fold: bool
+    ) -> _Pending:
         left: _Pending = []
         claims: dict[int, list[tuple[Entry, str]]] = {}
         for entry, names in pending:
-            if nth >= len(names):
-                left.append((entry, names))
-                continue
-            name = names[nth]
-            if first and name in self._exact:
-                self._claim_exact(self._exact[name], entry)
-                continue
-            found = sorted(set(self._index(fold, bare).find(_spell(tidy(name), fold, bare), reach)))
+            found = self._find((entry, names), nth, bare, reach, fold=fold)
             if not found:
                 left.append((entry, names))
             elif len(found) > 1:
-                self._ambiguous(entry, name, found)
+                self._ambiguous(entry, names[nth], found)
             else:
-                claims.setdefault(found[0], []).append((entry, name))
+                claims.setdefault(found[0], []).append((entry, names[nth]))
         for row, claimants in claims.items():
             self._settle(row, claimants, bare)
         return left
-
-    def _claim_exact(self, row: int, entry: Entry) -> None:
-        if row in self.result.entries:
-            self._report(
-                "duplicate-annotation", entry, f"{self._key(row)} is annotated already", row
-            )
-        else:
-            self.result.entries[row] = entry
 
     def _settle(self, row: int, claimants: list[tuple[Entry, str]], bare: bool) -> None:
         if row in self.result.entries:

@@ -1,6 +1,7 @@
 """Finding annotations and their dialect by looking: one answer, or an error that says why."""
 
 import json
+import os
 
 import pytest
 
@@ -147,7 +148,9 @@ def test_two_dialects_in_one_folder(make):
     folder = make({"a.json": SHAPES, "a.txt": LINE}, into="ann")
     with pytest.raises(SourceError, match="2 answers"):
         open_source(images, annotations=folder)
-    one(open_source(images, annotations=folder, format="icdar"))
+    source = open_source(images, annotations=folder, format="icdar")
+    assert [p.text for p in source["a.jpg"].polygons] == ["w"]
+    assert [p.kind for p in source.problems] == ["not-an-annotation"]
 
 
 def test_two_files_for_all_pictures(make):
@@ -192,6 +195,37 @@ def test_empty_annotations_folder(make):
     """A folder without any file to look at is refused with the endings that were looked for."""
     with pytest.raises(SourceError, match=r"no file that ends in \.csv, \.json"):
         open_source(make({"a.jpg": None}), annotations=make({}, into="ann"))
+
+
+def test_other_files_among_annotations(make):
+    """Files the dialect does not read, and links to nothing, are told wherever they lie."""
+    images = make({"a.jpg": None})
+    gt = make({"gt_a.txt": LINE, "README.md": "x", "b.json": "{}"}, into="gt")
+    (gt / "gt_b.txt").symlink_to(gt / "gone.txt")
+    for annotations in (None, gt):
+        source = open_source(images, annotations=annotations)
+        assert sorted(p.kind for p in source.problems) == [
+            "broken-link",
+            "not-an-annotation",
+            "not-an-annotation",
+        ]
+
+
+def test_annotations_inside_the_images_folder(make):
+    """What lies in an annotations folder among the pictures is told once."""
+    images = make({"a.jpg": None, "gt/gt_a.txt": LINE, "gt/README.md": "x", "notes.md": "x"})
+    for annotations in (None, images / "gt", images / "gt" / ".." / "gt", images):
+        source = open_source(images, annotations=annotations)
+        assert [p.kind for p in source.problems] == ["not-a-picture", "not-a-picture"]
+        assert len(source["a.jpg"].polygons) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_pipe_as_annotations(make, tmp_path):
+    """A pipe is not waited for."""
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(SourceError, match="no such file or folder"):
+        open_source(make({"a.jpg": None}), annotations=tmp_path / "pipe.json")
 
 
 def test_format_folder_looks_for_nothing(make):

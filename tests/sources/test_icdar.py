@@ -48,6 +48,8 @@ def told(sample):
         ('1,2,3,4,5,6,7,8,"say ""hi"""', QUAD, 'say "hi"', False),
         ('1,2,3,4,5,6,7,8,14" disc', QUAD, '14" disc', False),
         ('1,2,3,4,5,6,7,8,(S)"', QUAD, '(S)"', False),
+        ('1,2,3,4,5,6,7,8,"a" or "b"', QUAD, '"a" or "b"', False),
+        ("1,2,3,4,5,6,7,8,a\ufeffb", QUAD, "a\ufeffb", False),
         ('1,2,3,4,5,6,7,8,"', QUAD, '"', False),
         ("1 2 3 4 5 6 7 8 two words", QUAD, "two words", False),
         ("1\t2\t3\t4\t5\t6\t7\t8\tword", QUAD, "word", False),

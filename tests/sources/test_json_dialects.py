@@ -315,3 +315,52 @@ def test_labelme_image_path_with_backslashes(make, kinds):
     source = open_source(images)
     assert len(source["a.jpg"].polygons) == 1 and source.dialect == "labelme"
     assert kinds(source) == {}
+
+
+@pytest.mark.parametrize("content", [coco({"bbox": [0, 0, 9, 9]}), words(points=SQUARE)])
+def test_a_large_file_is_parsed_once(read, monkeypatch, content):
+    """However many dialects look at a file and samples come from it, it is parsed one time."""
+    from ocrstore.sources import reading
+
+    parsed = []
+    real = reading.parse_json
+    monkeypatch.setattr(
+        reading, "parse_json", lambda text, **kw: (parsed.append(text), real(text, **kw))[1]
+    )
+    sample, source = read(content)
+    assert len(sample.polygons) == 1 and len(list(source)) == 1 and len(parsed) == 1
+
+
+MORE_BAD = [
+    ("cocotext no object", cocotext(5, imgToAnns={"1": [7]}), [("bad-structure", 0)]),
+    ("coco box of texts", coco({"bbox": ["a", 0, 1, 1]}), [("bad-box", 0)]),
+    ("coco huge box", coco({"bbox": [0.5, 0, 10**400, 1]}), [("not-finite", 0)]),
+    ("mmocr bbox NaN", mmocr({"bbox": [0, 0, float("nan"), 1]}), [("not-finite", 0)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [r[1:] for r in MORE_BAD], ids=[r[0] for r in MORE_BAD]
+)
+def test_more_regions_left_out(read, content, expected):
+    """Odd values in unexpected places are told like the others."""
+    sample, _ = read(content)
+    assert outcome(sample) == ([], expected)
+
+
+def test_labelme_without_usable_name(make, kinds):
+    """Files that match by neither name nor content are told as missing pictures."""
+    shape = {"label": "w", "points": SQUARE}
+    images = make(
+        {"a.jpg": None, "a.json": labelme(shape), "x.json": "[", "y.json": {"shapes": []}}
+    )
+    source = open_source(images)
+    assert len(source["a.jpg"].polygons) == 1 and kinds(source) == {"missing-picture": 2}
+
+
+def test_annotations_of_a_picture_by_two_ids(read, kinds):
+    """A picture listed under two ids has the annotations of the first; the second is told."""
+    images = ({"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "a.jpg"})
+    box = {"bbox": [0, 0, 9, 9]}
+    sample, source = read(coco(box, {**box, "image_id": 2}, images=images))
+    assert len(sample.polygons) == 1 and kinds(source) == {"duplicate-annotation": 1}

@@ -48,8 +48,15 @@ def test_rejected(points, kind):
 
 @pytest.mark.parametrize(
     "points",
-    [SQUARE, [0, 0, 9, 0, 9, 9, 0, 9], np.array(SQUARE), tuple(map(tuple, SQUARE))],
-    ids=["pairs", "flat", "array", "tuples"],
+    [
+        SQUARE,
+        [0, 0, 9, 0, 9, 9, 0, 9],
+        np.array(SQUARE),
+        list(np.array(SQUARE, np.float32).ravel()),
+        list(np.array(SQUARE)),
+        tuple(map(tuple, SQUARE)),
+    ],
+    ids=["pairs", "flat", "array", "scalars", "rows", "tuples"],
 )
 def test_accepted(points):
     """Points may be pairs or flat; they are kept as float32, in order."""
