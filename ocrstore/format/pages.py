@@ -278,7 +278,10 @@ class PageReader:
         main = Tree(*TREE.unpack_from(self._buffer, position + TREE.size)[1:])
         position += 2 * TREE.size
         last_page, transaction = META_TAIL.unpack_from(self._buffer, position)
-        if free.flags != FREE_TREE_FLAGS or main.flags != 0:
+        main_pad = TREE.unpack_from(self._buffer, start + PAGE_HEADER.size + META.size + TREE.size)[
+            0
+        ]
+        if free.flags != FREE_TREE_FLAGS or main.flags != 0 or main_pad != 0:
             raise self.corrupt(f"meta page {slot} has unknown flags")
         return Meta(slot, page_size, map_size, free, main, last_page, transaction)
 
