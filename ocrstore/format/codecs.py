@@ -29,9 +29,9 @@ def decode_row(
     """Return the read-only array of a zstd or lz4 row."""
     nbytes = column.nbytes_of(shape)
     if nbytes == 0:
-        array: npt.NDArray[Any] = np.empty(shape, column.numpy_dtype)
-        array.flags.writeable = False
-        return array
+        empty: npt.NDArray[Any] = np.empty(shape, column.numpy_dtype)
+        empty.flags.writeable = False
+        return empty
     try:
         buffer = _codec(column).decompress(pa.py_buffer(data), decompressed_size=nbytes)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as exc:
@@ -42,7 +42,9 @@ def decode_row(
         raise CorruptStoreError(
             f"{where}: decoded to {buffer.size} bytes, its shape {shape} needs {nbytes}."
         )
-    return np.frombuffer(buffer, column.numpy_dtype).reshape(shape)
+    array = np.frombuffer(buffer, column.numpy_dtype).reshape(shape)
+    array.flags.writeable = False
+    return array
 
 
 def _codec(column: Column) -> pa.Codec:

@@ -7,22 +7,20 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocrstore
 from tests.strategies import keys, same, samples, specs
 
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quick = settings(max_examples=60, deadline=None)
 
 
 @quick
 @given(data=st.data(), spec=specs(), group_rows=st.integers(1, 5))
-def test_any_schema_and_arrays(tmp_path, data, spec, group_rows):
+def test_any_schema_and_arrays(memory_folder, data, spec, group_rows):
     """Write -> read is bit-identical for one sample, for slices and for any selection of rows."""
-    path = tmp_path / "a.ocrs"
+    path = memory_folder / "a.ocrs"
     model = data.draw(st.dictionaries(keys, samples(spec), max_size=9))
     with ocrstore.create(path, spec, overwrite=True, group_rows=group_rows) as writer:
         for key, arrays in model.items():
@@ -46,11 +44,6 @@ def test_any_schema_and_arrays(tmp_path, data, spec, group_rows):
     assert ocrstore.verify(path).ok
 
 
-scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), keys, st.binary(max_size=4)
-)  # fmt: skip
-
-
 @quick
 @given(
     values=st.lists(
@@ -66,7 +59,7 @@ scalars = st.one_of(
         max_size=9,
     )
 )
-def test_any_attributes(tmp_path, values):
+def test_any_attributes(memory_folder, values):
     """Attributes come back as they were given; what was not given is None."""
     schema = {
         "number": pa.int64(),
@@ -74,7 +67,7 @@ def test_any_attributes(tmp_path, values):
         "texts": pa.list_(pa.string()),
         "box": pa.struct([("x", pa.int64()), ("y", pa.float32())]),
     }
-    path = tmp_path / "a.ocrs"
+    path = memory_folder / "b.ocrs"
     with ocrstore.create(path, {}, attributes=schema, overwrite=True, group_rows=2) as writer:
         for row, attributes in enumerate(values):
             writer.append(str(row), {}, attributes=attributes)
@@ -135,9 +128,9 @@ def test_sample_counts_around_a_row_group(tmp_path, count):
     assert ocrstore.verify(path).ok
 
 
-def test_many_small_samples(tmp_path):
+def test_many_small_samples(memory_folder):
     """100,000 small samples: written, opened, found, verified."""
-    path = tmp_path / "a.ocrs"
+    path = memory_folder / "c.ocrs"
     value = np.zeros(1, np.int32)
     with ocrstore.create(path, {"a": ocrstore.Column("int32", (1,))}) as writer:
         for row in range(100_000):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -36,7 +37,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        self.folder = tempfile.TemporaryDirectory()
+        """Begin with an empty store."""
+        parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.folder = tempfile.TemporaryDirectory(dir=parent)
         self.path = Path(self.folder.name) / "a.ocrs"
         self.columns = dict(SPEC)
         with ocrstore.create(self.path, SPEC, group_rows=3) as writer:
@@ -46,6 +49,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.reader = ocrstore.open(self.path)
 
     def publish(self):
+        """Note a new generation in the model."""
         self.past[max(self.past) + 1] = dict(self.model)
 
     @rule(changes=st.lists(st.tuples(st.sampled_from("ard"), keys, st.integers(0, 99)), max_size=6))
@@ -127,6 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
                     assert same(store[name][row], array)
 
     def teardown(self):
+        """Every byte is accounted for, and nothing lies beside the store."""
         if hasattr(self, "path"):
             assert ocrstore.verify(self.path).findings == []
             assert [p.name for p in self.path.parent.iterdir()] == ["a.ocrs"]
