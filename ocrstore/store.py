@@ -16,14 +16,14 @@ from ocrstore.errors import (
     StoreChangedError,
     StoreClosedError,
     UnknownColumnError,
+    UnknownGenerationError,
     UnknownRowError,
     UnknownSampleError,
 )
 from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
 from ocrstore.format.layout import align_up, row_alignment
-from ocrstore.format.pages import PageReader
-from ocrstore.format.snapshot import Snapshot, list_generations, take_snapshot
+from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 Array = npt.NDArray[Any]
 
@@ -144,7 +144,8 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, generation: int | None = None) -> None:
-        self._pinned = generation is not None
+        # keeps symbolic links as they are, and the file when the working directory changes
+        self._absolute = os.path.abspath(path)  # noqa: PTH100
         self._load(take_snapshot(path, generation=generation))
 
     def _load(self, snapshot: Snapshot) -> None:
@@ -206,9 +207,8 @@ class Store:
 
     @property
     def generations(self) -> list[int]:
-        """All generations the file holds, oldest first."""
-        pages = PageReader(self.snapshot.mapping.buffer, name=self.path)
-        return [g for g in list_generations(pages) if g <= self.snapshot.newest]
+        """All generations the file held when it was opened, oldest first."""
+        return list(self.snapshot.generations)
 
     @property
     def fingerprint(self) -> str:
@@ -254,7 +254,7 @@ class Store:
         Arrays taken before stay as they are.
         """
         old = self.snapshot
-        new = take_snapshot(self.path)
+        new = take_snapshot(self._absolute)
         same_file = (old.mapping.device, old.mapping.inode) == (
             new.mapping.device,
             new.mapping.inode,
@@ -262,7 +262,6 @@ class Store:
         if same_file and new.manifest.generation == old.manifest.generation:
             return False
         self._load(new)
-        self._pinned = False
         return True
 
     def close(self) -> None:
@@ -283,8 +282,7 @@ class Store:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        path = os.path.abspath(self.path)  # noqa: PTH100  # keeps symbolic links as they are
-        return _reopen, (path, self.generation, self.fingerprint)
+        return _reopen, (self._absolute, self.generation, self.fingerprint)
 
 
 def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -> Store:
@@ -296,7 +294,10 @@ def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -
 
 
 def _reopen(path: str, generation: int, fingerprint: str) -> Store:
-    store = Store(path, generation=generation)
+    try:
+        store = Store(path, generation=generation)
+    except UnknownGenerationError:
+        store = Store(path)  # compacted since: the same content has another number
     if store.fingerprint != fingerprint:
         raise StoreChangedError(
             f"{path}: was replaced by a store with other content while in use (expected "

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from ocrstore.errors import StoreExistsError, WriteError
 from ocrstore.format.environment import write_error
+from ocrstore.format.locking import FileLock
 
 
 def partial_path(target: Path) -> Path:
@@ -41,9 +43,12 @@ def sync_file(path: Path) -> None:
         raise write_error(str(path), exc) from exc
 
 
-def publish(partial: Path, target: Path) -> None:
+def publish(partial: Path, target: Path, *, locks: Iterable[FileLock]) -> None:
     """Make the hidden file the store, atomically; readers of the old one keep it."""
     sync_file(partial)
+    if sys.platform == "win32":  # an open file cannot be renamed there
+        for lock in locks:
+            lock.release()
     try:
         partial.replace(target)
     except OSError as exc:
