@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from ocrstore.errors import StoreExistsError, WriteError
@@ -54,10 +54,21 @@ def publish(partial: Path, target: Path, *, locks: Iterable[FileLock]) -> None:
     except OSError as exc:
         raise write_error(str(target), exc) from exc
     if sys.platform != "win32":  # a directory cannot be synced there
-        # the rename has happened: a file system that cannot sync a directory does not undo it
-        with suppress(OSError):
-            descriptor = os.open(target.parent, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        _sync_directory(target)
+
+
+def _sync_directory(target: Path) -> None:
+    try:
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        # some file systems cannot sync a directory, or not for everyone; the rename has happened
+        if exc.errno not in (errno.EIO, errno.ENOSPC):
+            return
+        raise WriteError(
+            f"{target}: is published whole, but its folder could not be brought onto the disk: "
+            f"{exc.strerror}. It may be missing after a power failure; check the disk."
+        ) from exc
