@@ -67,6 +67,7 @@ class StoredColumn:
         """Tell whether rows start to stop lie at one stride, so that they are one array."""
         if not (self.spec.is_raw and self.spec.is_fixed):
             return False
+        self._mapping.check()  # the offsets lie in the mapping too
         return bool((np.diff(self.offsets[start:stop]) == self.stride).all())
 
     def __getitem__(self, rows: Any) -> Any:
@@ -114,7 +115,6 @@ class StoredColumn:
 
     def _range(self, start: int, stop: int) -> Any:
         if stop - start > 1 and self.is_run(start, stop):
-            self._mapping.check()
             shape = tuple(size or 0 for size in self.spec.shape)
             strides = (self.stride, *_c_strides(shape, self._dtype.itemsize))
             return self._mapping.array(
@@ -160,6 +160,7 @@ class Store:
         """Mapping, manifest and index, for tools that need more than arrays."""
         if self._snapshot is None:
             raise StoreClosedError(f"{self.path}: this store has been closed; open it again.")
+        self._snapshot.mapping.check()  # the index lies in the mapping too
         return self._snapshot
 
     def __len__(self) -> int:
