@@ -90,6 +90,7 @@ def _reachable(pages: PageReader) -> Iterator[tuple[bytes, Value]]:
         return
 
 
+_NOTHING = xxhash.xxh3_64_intdigest(b"")
 _Places = dict[tuple[str, int], tuple[str, int, int, tuple[int, ...]]]
 """(column, file offset) -> (sample, nbytes, hash, shape), over all generations."""
 
@@ -117,7 +118,7 @@ def _check_generations(
             result.findings.append(
                 Finding(f"generation {generation}: its content does not match its fingerprint")
             )
-        _collect(index, places)
+        _collect(index, places, result)
     for orphan in indexes:
         result.findings.append(Finding(f"index {orphan} belongs to no manifest"))
     for key in values:
@@ -128,7 +129,7 @@ def _check_generations(
     return places
 
 
-def _collect(index: Index, places: _Places) -> None:
+def _collect(index: Index, places: _Places, result: Verification) -> None:
     keys = index.table["key"].to_pylist()
     for name, rows in index.rows.items():
         lines = zip(
@@ -139,7 +140,10 @@ def _collect(index: Index, places: _Places) -> None:
             map(tuple, rows.shape.tolist()),
         )
         for key, offset, nbytes, digest, shape in lines:
-            places[name, offset] = (key, nbytes, digest, shape)
+            if nbytes:
+                places[name, offset] = (key, nbytes, digest, shape)
+            elif digest != _NOTHING:  # shares its offset with the next row: not a place of its own
+                result.findings.append(Finding("its hash is not that of no bytes", key, name))
 
 
 def _check_extents(
@@ -172,11 +176,10 @@ def _check_extents(
         if progress is not None:
             progress(result.checked_nbytes, total)
     for name, offset in places.keys() - found:
-        if places[name, offset][1]:
-            sample = places[name, offset][0]
-            result.findings.append(
-                Finding(f"its row at byte {offset} is in no extent", sample=sample, column=name)
-            )
+        sample = places[name, offset][0]
+        result.findings.append(
+            Finding(f"its row at byte {offset} is in no extent", sample=sample, column=name)
+        )
 
 
 def _columns(pages: PageReader, result: Verification) -> dict[str, Column]:
@@ -199,8 +202,11 @@ def _check_rows(
     for start, nbytes, digest in extent.entries.tolist():
         row = data[start : start + nbytes]
         place = (extent.column, value.offset + start)
-        found.add(place)
-        sample, said_nbytes, said_digest, shape = places.get(place, (None, nbytes, digest, None))
+        if nbytes:
+            found.add(place)
+        sample, said_nbytes, said_digest, shape = (
+            places.get(place, (None, nbytes, digest, None)) if nbytes else (None, 0, _NOTHING, None)
+        )
         result.rows += 1
         if (nbytes, digest) != (said_nbytes, said_digest):
             why = "the index and the extent record different rows"
