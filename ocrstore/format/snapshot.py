@@ -13,6 +13,7 @@ from ocrstore.errors import (
     UnsupportedFormatError,
 )
 from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, decode_blob
+from ocrstore.format.damage import corrupt
 from ocrstore.format.index import Index, check_places, parse_index
 from ocrstore.format.layout import (
     INDEX_PREFIX,
@@ -109,10 +110,11 @@ def read_manifest(pages: PageReader, generation: int) -> Manifest:
     if value is None:
         known = ", ".join(map(str, list_generations(pages)))
         raise UnknownGenerationError(
-            f"{pages.name}: has no generation {generation}; it has {known}."
+            f"{pages.name}: has no generation {generation}; it has {known}. Older ones are gone "
+            "after `ocrstore compact`."
         )
     payload = decode_blob(MANIFEST_MAGIC, generation, pages.view(value), what=where)
-    return parse_manifest(bytes(payload), generation=generation, where=where)
+    return parse_manifest(payload, generation=generation, where=where)
 
 
 def read_index(pages: PageReader, manifest: Manifest) -> Index:
@@ -120,6 +122,6 @@ def read_index(pages: PageReader, manifest: Manifest) -> Index:
     where = f"{pages.name}: index of generation {manifest.generation}"
     value = pages.find(numbered_key(INDEX_PREFIX, manifest.generation))
     if value is None:
-        raise CorruptStoreError(f"{where}: is not there. Restore the file from a copy.")
+        raise corrupt(where, "is not there")
     payload = decode_blob(INDEX_MAGIC, manifest.generation, pages.view(value), what=where)
     return parse_index(payload, manifest.columns, samples=manifest.samples, where=where)
