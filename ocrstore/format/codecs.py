@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ocrstore.errors import CorruptStoreError
 from ocrstore.format.columns import Column
+from ocrstore.format.damage import corrupt
 
 ZSTD_LEVEL = 3
 
@@ -39,10 +40,10 @@ def decode_row(
             f"{where}: its {column.codec} bytes cannot be decoded ({exc}). Run `ocrstore verify`."
         ) from exc
     if buffer.size != nbytes:
-        raise CorruptStoreError(
-            f"{where}: decoded to {buffer.size} bytes, its shape {shape} needs {nbytes}."
-        )
-    return np.frombuffer(buffer, column.numpy_dtype).reshape(shape)
+        raise corrupt(where, f"decoded to {buffer.size} bytes, its shape {shape} needs {nbytes}")
+    decoded: npt.NDArray[Any] = np.frombuffer(buffer, column.numpy_dtype).reshape(shape)
+    decoded.flags.writeable = False  # Arrow's buffer is writable; a row never is
+    return decoded
 
 
 def _codec(column: Column) -> pa.Codec:
