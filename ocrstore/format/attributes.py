@@ -101,7 +101,9 @@ def _empty(rows: int) -> pa.Table:
 
 def unify(tables: Sequence[pa.Table], schema: pa.Schema | None) -> pa.Table:
     """Join the inferred tables of all row groups under one schema."""
-    if schema is None:
+    if schema is None and not tables:
+        schema = pa.schema([])
+    elif schema is None:
         try:
             schema = pa.unify_schemas([t.schema for t in tables], promote_options="permissive")
         except (pa.ArrowException, TypeError) as exc:

@@ -28,7 +28,12 @@ def encode_blob(magic: bytes, number: int, payload: bytes, *, page_size: int) ->
     """
     header = _HEADER.pack(magic, len(payload), xxhash.xxh3_64_intdigest(payload), number, 0)
     value = header + _HASH.pack(xxhash.xxh3_64_intdigest(header)) + payload
-    return value + bytes(max(0, page_size - VALUE_OFFSET - len(value)))
+    return value.ljust(blob_value_nbytes(len(payload), page_size=page_size), b"\0")
+
+
+def blob_value_nbytes(payload_nbytes: int, *, page_size: int) -> int:
+    """Return the size of the whole value of a wrapped payload."""
+    return max(HEADER_NBYTES + payload_nbytes, page_size - VALUE_OFFSET)
 
 
 def decode_blob(magic: bytes, number: int, value: memoryview, *, what: str) -> memoryview:

@@ -47,6 +47,11 @@ def directory_end(capacity: int) -> int:
     return HEADER_NBYTES + capacity * ENTRY.itemsize
 
 
+def extent_value_nbytes(end: int, *, page_size: int) -> int:
+    """Return the size of the whole value of an extent whose last row ends at `end`."""
+    return max(end, page_size - VALUE_OFFSET)
+
+
 class ExtentBuilder:
     """Lays rows of one column one behind the other into a reused buffer."""
 
@@ -85,7 +90,7 @@ class ExtentBuilder:
 
     def finish(self, group: int, *, page_size: int) -> npt.NDArray[np.uint8]:
         """Return the whole value; it is valid until the next `clear` or `add`."""
-        size = max(self._end, page_size - VALUE_OFFSET)
+        size = extent_value_nbytes(self._end, page_size=page_size)
         self._reserve(size, 0)
         self._buffer[self._end : size] = 0
         name = self._column.encode("ascii")

@@ -12,7 +12,6 @@ import pyarrow as pa
 from ocrstore.errors import SchemaError
 from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, encode_blob
 from ocrstore.format.columns import Column
-from ocrstore.format.environment import Environment
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, serialize
 from ocrstore.format.layout import (
@@ -29,6 +28,7 @@ from ocrstore.format.manifest import (
     encode_json,
     json_depth_fits,
 )
+from ocrstore.format.payload import Container
 from ocrstore.version import __version__
 
 
@@ -54,7 +54,7 @@ def history_entry(action: str, generation: int, **counts: int) -> dict[str, Any]
 
 
 def publish_generation(
-    environment: Environment,
+    container: Container,
     table: pa.Table,
     columns: Mapping[str, Column],
     *,
@@ -85,8 +85,8 @@ def publish_generation(
     payload = serialize(index.table)
     if len(payload) > MAX_VALUE_NBYTES - 2**20:
         raise SchemaError("The index is larger than 4 GiB; split the data set into several stores.")
-    page_size = environment.page_size
-    environment.commit(
+    page_size = container.page_size
+    container.commit(
         {
             numbered_key(INDEX_PREFIX, generation): encode_blob(
                 INDEX_MAGIC, generation, payload, page_size=page_size

@@ -43,8 +43,8 @@ GROUP_PREFIX = b"group/"
 INDEX_PREFIX = b"index/"
 MANIFEST_PREFIX = b"manifest/"
 PENDING_KEY = b"pending"
-# The order of these names matters: in a published store the last key of the database is the
-# newest manifest; in an unfinished one it is `pending` (FORMAT.md 3.1).
+# The order of these names matters: the last key of the database is the newest manifest
+# (FORMAT.md 3.1). `group/` and `pending` name records of an unfinished file only.
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/]*")
 

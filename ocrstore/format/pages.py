@@ -16,21 +16,21 @@ from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import VALUE_OFFSET
 
 PAGE_HEADER = struct.Struct("<QHHHH")  # page number, pad, flags, lower, upper
-_OVERFLOW_COUNT = struct.Struct("<I")  # overlays lower and upper
-_META = struct.Struct("<IIQQ")  # magic, data version, map address, map size
-_TREE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow, entries, root
-_META_TAIL = struct.Struct("<QQ")  # last page, transaction
-_NODE = struct.Struct("<HHHH")  # low, high, flags, key size
-_PAGE_NUMBER = struct.Struct("<Q")
+OVERFLOW_COUNT = struct.Struct("<I")  # overlays lower and upper
+META = struct.Struct("<IIQQ")  # magic, data version, map address, map size
+TREE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow, entries, root
+META_TAIL = struct.Struct("<QQ")  # last page, transaction
+NODE = struct.Struct("<HHHH")  # low, high, flags, key size
+PAGE_NUMBER = struct.Struct("<Q")
 
-_MAGIC = 0xBEEFC0DE
-_DATA_VERSION = 1
-_NO_PAGE = 2**64 - 1
-META_NBYTES = PAGE_HEADER.size + _META.size + 2 * _TREE.size + _META_TAIL.size
+MAGIC = 0xBEEFC0DE
+DATA_VERSION = 1
+NO_PAGE = 2**64 - 1
+META_NBYTES = PAGE_HEADER.size + META.size + 2 * TREE.size + META_TAIL.size
 
 P_BRANCH, P_LEAF, P_OVERFLOW, P_META = 0x01, 0x02, 0x04, 0x08
 F_BIGDATA, F_SUBDATA, F_DUPDATA = 0x01, 0x02, 0x04
-_FREE_TREE_FLAGS = (0x4000, 0x4008)  # one file, not a folder; integer keys once it has any
+FREE_TREE_FLAGS = 0x4008  # integer keys; the environment is one file, not a folder
 _MAX_DEPTH = 32  # as in liblmdb, whose cursors have room for no more
 _NEWER_MAGIC_OFFSET = 24  # LMDB 1.0 has a page header of 24 bytes
 
@@ -50,7 +50,7 @@ class Tree:
     @property
     def is_empty(self) -> bool:
         """Whether the tree has no page at all."""
-        return self.root == _NO_PAGE
+        return self.root == NO_PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Node:
     """One entry of a tree page; `child` for branches, `value` or `inline` for leaves."""
 
     key: bytes
-    child: int = _NO_PAGE
+    child: int = NO_PAGE
     value: Value | None = None
     inline: bytes = b""
 
@@ -199,10 +199,10 @@ class PageReader:
         pointers = struct.unpack_from(f"<{count}H", page, PAGE_HEADER.size)
         nodes, spans = [], []
         for pointer in pointers:
-            if not upper <= pointer <= size - _NODE.size:
+            if not upper <= pointer <= size - NODE.size:
                 raise self.corrupt(f"page {number} has a node at {pointer}, outside its bounds")
-            low, high, node_flags, key_size = _NODE.unpack_from(page, pointer)
-            start = pointer + _NODE.size
+            low, high, node_flags, key_size = NODE.unpack_from(page, pointer)
+            start = pointer + NODE.size
             if start + key_size > size:
                 raise self.corrupt(f"page {number} has a key that leaves the page")
             key = bytes(page[start : start + key_size])
@@ -213,7 +213,7 @@ class PageReader:
                 if integer_keys and node_flags not in (0, F_BIGDATA):
                     raise self.corrupt(f"page {number} has a node of an unknown kind")
                 node = self._leaf_node(number, page, key, end, low | high << 16, node_flags)
-                end += len(node.inline) if node.value is None else _PAGE_NUMBER.size
+                end += len(node.inline) if node.value is None else PAGE_NUMBER.size
                 nodes.append(node)
             spans.append((pointer, end + end % 2))
         # liblmdb keeps the nodes of a page packed, and would move the wrong bytes if they were not
@@ -234,9 +234,9 @@ class PageReader:
             if start + nbytes > self.page_size:
                 raise self.corrupt(f"page {number} has a value that leaves the page")
             return Node(key, inline=bytes(page[start : start + nbytes]))
-        if flags != F_BIGDATA or start + _PAGE_NUMBER.size > self.page_size:
+        if flags != F_BIGDATA or start + PAGE_NUMBER.size > self.page_size:
             raise self.corrupt(f"page {number} has a node of an unknown kind ({flags})")
-        (first,) = _PAGE_NUMBER.unpack_from(page, start)
+        (first,) = PAGE_NUMBER.unpack_from(page, start)
         pages = -(-(nbytes + VALUE_OFFSET) // self.page_size)
         self.page_bytes(first, pages)  # for its bounds check; the pages are not touched
         return Node(key, value=Value(first, pages, first * self.page_size + VALUE_OFFSET, nbytes))
@@ -248,7 +248,7 @@ class PageReader:
             return None
         header = self.page_bytes(value.page, value.pages)
         number, _, flags, _, _ = PAGE_HEADER.unpack_from(header)
-        (pages,) = _OVERFLOW_COUNT.unpack_from(header, 12)
+        (pages,) = OVERFLOW_COUNT.unpack_from(header, 12)
         if number != value.page or flags != P_OVERFLOW or pages != value.pages:
             raise self.corrupt(
                 f"the value of {node.key!r} should be {value.pages} pages from page {value.page}; "
@@ -273,10 +273,10 @@ class PageReader:
     def _read_meta(self, slot: int, start: int) -> Meta:
         number, _, flags, _, _ = PAGE_HEADER.unpack_from(self._buffer, start)
         position = start + PAGE_HEADER.size
-        magic, version, address, map_size = _META.unpack_from(self._buffer, position)
-        if magic != _MAGIC:
+        magic, version, address, map_size = META.unpack_from(self._buffer, position)
+        if magic != MAGIC:
             (newer,) = struct.unpack_from("<I", self._buffer, start + _NEWER_MAGIC_OFFSET)
-            if slot == 0 and newer == _MAGIC:
+            if slot == 0 and newer == MAGIC:
                 raise UnsupportedFormatError(
                     f"{self.name}: a file of LMDB 1.0; ocrstore files are of LMDB 0.9. It was not "
                     "written by ocrstore; `ocrstore build` makes a store."
@@ -287,31 +287,42 @@ class PageReader:
                     "Check the path; `ocrstore build` makes a store."
                 )
             raise self.corrupt("its second meta page has no magic number")
-        if version != _DATA_VERSION:
+        if version != DATA_VERSION:
             raise UnsupportedFormatError(
                 f"{self.name}: LMDB data version {version}; ocrstore files have version "
-                f"{_DATA_VERSION} (LMDB 0.9). It was not written by ocrstore; `ocrstore build` "
+                f"{DATA_VERSION} (LMDB 0.9). It was not written by ocrstore; `ocrstore build` "
                 "makes a store."
             )
         if number != slot or flags != P_META or address != 0:
             raise self.corrupt(f"meta page {slot} has a damaged header")
-        position += _META.size
-        page_size = _TREE.unpack_from(self._buffer, position)[0]
+        position += META.size
+        page_size = TREE.unpack_from(self._buffer, position)[0]
         if page_size not in (4096, 8192, 16384, 32768):
             raise self.corrupt(f"impossible page size {page_size}")
-        free = Tree(*_TREE.unpack_from(self._buffer, position)[1:])
-        main = Tree(*_TREE.unpack_from(self._buffer, position + _TREE.size)[1:])
-        position += 2 * _TREE.size
-        last_page, transaction = _META_TAIL.unpack_from(self._buffer, position)
-        if free.flags not in _FREE_TREE_FLAGS or main.flags != 0:
+        free = Tree(*TREE.unpack_from(self._buffer, position)[1:])
+        main_pad, *rest = TREE.unpack_from(self._buffer, position + TREE.size)
+        main = Tree(*rest)
+        position += 2 * TREE.size
+        last_page, transaction = META_TAIL.unpack_from(self._buffer, position)
+        if free.flags != FREE_TREE_FLAGS or main.flags != 0:
             raise NotAStoreError(
                 f"{self.name}: an LMDB file, but of another kind than ocrstore writes (flags "
                 f"{free.flags:#x} and {main.flags:#x} in meta page {slot}). Check the path; if it "
                 "was a store, restore it from a copy."
             )
+        if main_pad:
+            raise self.corrupt(f"meta page {slot} has a reserved field that is not zero")
         if max(free.depth, main.depth) > _MAX_DEPTH:
             raise self.corrupt(f"meta page {slot} records a tree deeper than {_MAX_DEPTH} pages")
         return Meta(slot, page_size, map_size, free, main, last_page, transaction)
+
+    def is_unfinished(self) -> bool:
+        """Tell whether values follow the meta pages although no tree leads to them."""
+        start = 2 * self.page_size
+        if not self.meta.main.is_empty or self._nbytes < start + PAGE_HEADER.size:
+            return False
+        number, _, flags, _, _ = PAGE_HEADER.unpack_from(self._buffer, start)
+        return bool(number == 2 and flags == P_OVERFLOW)
 
     def corrupt(self, why: str) -> CorruptStoreError:
         """Make the error for damage found in this file."""

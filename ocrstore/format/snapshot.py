@@ -18,7 +18,6 @@ from ocrstore.format.index import Index, check_places, parse_index
 from ocrstore.format.layout import (
     INDEX_PREFIX,
     MANIFEST_PREFIX,
-    PENDING_KEY,
     numbered_key,
     parse_numbered_key,
 )
@@ -85,11 +84,11 @@ def newest_generation(pages: PageReader) -> int:
         generation = parse_numbered_key(MANIFEST_PREFIX, last[0])
         if generation is not None:
             return generation
-        if last[0] == PENDING_KEY:
-            raise NotAStoreError(
-                f"{pages.name}: an unfinished build, not a store. Run the build again: it goes on "
-                "where it stopped."
-            )
+    elif pages.is_unfinished():
+        raise NotAStoreError(
+            f"{pages.name}: an unfinished build, not a store. Run the build again: it goes on "
+            "where it stopped."
+        )
     raise NotAStoreError(
         f"{pages.name}: an LMDB file, but not an ocrstore file (it has no manifest). "
         "`ocrstore build` makes a store."

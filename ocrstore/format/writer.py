@@ -22,9 +22,10 @@ from ocrstore.errors import (
 )
 from ocrstore.format import resume as resuming
 from ocrstore.format.attributes import check_schema, to_schema, to_table, unify
+from ocrstore.format.bulk import BulkFile
 from ocrstore.format.codecs import encode_row
 from ocrstore.format.columns import Column, Encoded
-from ocrstore.format.environment import Environment, write_error
+from ocrstore.format.environment import Environment
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
 from ocrstore.format.index import Rows, build_table
 from ocrstore.format.layout import (
@@ -54,7 +55,7 @@ class Writer:
     def __init__(
         self,
         target: Path,
-        environment: Environment,
+        container: BulkFile | Environment,
         locks: Sequence[FileLock],
         columns: Mapping[str, Column],
         *,
@@ -70,7 +71,7 @@ class Writer:
         self.columns = dict(columns)
         self.metadata: dict[str, Any] = dict(metadata)
         """JSON that goes into the manifest; may be changed until the writer closes."""
-        self._environment = environment
+        self._container = container
         self._locks = list(locks)
         self._base = base
         self._partial = partial
@@ -87,7 +88,7 @@ class Writer:
         self._order: dict[str, int] = {key: row for row, key in enumerate(keys)}
         self._counts = {"appended": 0, "replaced": 0, "deleted": 0}
         self._payload = PayloadWriter(
-            environment,
+            container,
             columns,
             first_group=base.manifest.groups if base else 0,
             record=self._group_record if token is not None else None,
@@ -154,8 +155,8 @@ class Writer:
         if self._partial is None and self._payload.written:
             # unpublished extents of a published file: free their pages now rather than next time
             with suppress(OCRStoreError):
-                self._environment.commit({}, deletes=self._payload.written)
-        self._environment.close()
+                self._container.commit({}, deletes=self._payload.written)
+        self._container.close()
         if self._partial is not None and self._token is None:
             self._partial.unlink(missing_ok=True)
         self._release()
@@ -225,7 +226,7 @@ class Writer:
         table = to_table(self._keys, self._records, self._schema)
         self._tables.append(table)
         record = build_table(self._keys, self.columns, rows, table)
-        return resuming.encode_group(group, record, page_size=self._environment.page_size)
+        return resuming.encode_group(group, record)
 
     def _adopt(self, groups: Sequence[resuming.ResumedGroup]) -> None:
         for group in groups:
@@ -241,7 +242,7 @@ class Writer:
         base = self._base
         metadata = check_metadata(self.metadata)
         if base and not any(self._counts.values()) and metadata == dict(base.manifest.metadata):
-            self._environment.close()
+            self._container.close()
             return
         if self._payload.pending:
             self._payload.flush()
@@ -249,7 +250,7 @@ class Writer:
         generation = base.newest + 1 if base else 1
         entry = history_entry(self._action, generation, samples=len(self._order), **self._counts)
         publish_generation(
-            self._environment,
+            self._container,
             self._index_table(),
             self.columns,
             generation=generation,
@@ -258,7 +259,9 @@ class Writer:
             metadata=metadata,
             deletes=resuming.leftovers(self._payload.next_group) if self._token else (),
         )
-        self._environment.close()
+        if isinstance(self._container, BulkFile):
+            self._container.finish()
+        self._container.close()
         if self._partial is not None:
             if sys.platform == "win32":
                 self._release_locks()  # an open file cannot be renamed there
@@ -340,23 +343,19 @@ def create(
         if target.exists():  # a writer that is adding to it would lose its work
             locks.append(FileLock(target, create=False, store=target))
         resumed = resuming.load(partial, columns, resume) if resume is not None else None
-        if resumed is None:
-            # truncated only under its lock: no other writer can be at work in it
-            os.truncate(partial, 0)
-        environment = Environment(str(partial), durable=False)
+        # opened, and emptied, only under its lock: no other writer can be at work in it
+        container = BulkFile(partial, resume=resumed.values if resumed else None)
         if resume is not None and resumed is None:
-            environment.commit(resuming.encode_pending(columns, resume, environment.page_size))
-    except BaseException as exc:
+            container.commit(resuming.encode_pending(columns, resume))
+    except BaseException:
         if resume is None:
             partial.unlink(missing_ok=True)
         for lock in locks:
             lock.release()
-        if isinstance(exc, OSError) and not isinstance(exc, OCRStoreError):
-            raise write_error(str(partial), exc) from exc
         raise
     writer = Writer(
         target,
-        environment,
+        container,
         locks,
         columns,
         base=None,
@@ -368,7 +367,7 @@ def create(
         group_options={name: value for name, value in options.items() if value is not None},
     )
     if resumed:
-        writer._adopt(resumed)
+        writer._adopt(resumed.groups)
     return writer
 
 
@@ -399,7 +398,7 @@ def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
     lock = FileLock(target, create=False, store=target)
     try:
         base = take_snapshot(target)
-        environment = Environment(str(target), durable=True)
+        environment = Environment(target)
         pages = PageReader(base.mapping.buffer, name=str(target))
         places = {key: parse_extent_key(key) for key, _ in pages.items(EXTENT_PREFIX)}
         orphans = [
