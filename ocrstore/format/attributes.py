@@ -26,12 +26,12 @@ def type_name(kind: pa.DataType) -> str:
         return f"list<{type_name(kind.value_type)}>"
     if pa.types.is_fixed_size_list(kind):
         return f"list<{type_name(kind.value_type)}>[{kind.list_size}]"
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(kind) and kind.num_fields:
         fields = (kind.field(i) for i in range(kind.num_fields))
         return "struct<" + ",".join(f"{f.name}:{type_name(f.type)}" for f in fields) + ">"
     raise SchemaError(
         f"An attribute cannot have the Arrow type {kind}; use numbers, strings, binary, lists and "
-        "structs of them."
+        "structs of them (a struct has at least one field)."
     )
 
 

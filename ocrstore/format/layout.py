@@ -22,6 +22,12 @@ VALUE_OFFSET = 16
 MAX_VALUE_NBYTES = 0xFFFFFFFF
 """LMDB 0.9 stores a value's size in 32 bits."""
 
+MAX_PAGE_NBYTES = 32768
+"""LMDB 0.9 has pages of 4096 to this many bytes."""
+
+MAX_ROW_NBYTES = 2**31 - 1
+"""A row's decoded size, counting sizes of 0 as 1, so that no reader's arithmetic overflows."""
+
 MAX_DIMENSION = 2**31 - 1
 MAX_NDIM = 8
 MAX_NAME_NBYTES = 63

@@ -26,7 +26,13 @@ from ocrstore.format.columns import Column, Encoded
 from ocrstore.format.environment import Environment
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
 from ocrstore.format.index import Rows, build_table
-from ocrstore.format.layout import EXTENT_PREFIX, MAX_KEY_NBYTES, is_valid_name, parse_extent_key
+from ocrstore.format.layout import (
+    EXTENT_PREFIX,
+    MAX_KEY_NBYTES,
+    MAX_ROW_NBYTES,
+    is_valid_name,
+    parse_extent_key,
+)
 from ocrstore.format.locking import FileLock
 from ocrstore.format.pages import PageReader
 from ocrstore.format.payload import PayloadWriter, StoredRow
@@ -439,4 +445,8 @@ def _encoded(column: Column, row: Encoded, where: str) -> StoredRow:
         raise SchemaError(f"{where}: expected shape {column.shape}, found {shape}.")
     if column.codec != "jpeg":
         raise SchemaError(f"{where}: Encoded is for jpeg columns; this one is {column.codec}.")
+    if not column.fits(shape) or len(row.data) > MAX_ROW_NBYTES:
+        raise SchemaError(
+            f"{where}: shape {shape}; a row may have at most 2 GiB. Split the sample."
+        )
     return np.frombuffer(row.data, np.uint8), shape
