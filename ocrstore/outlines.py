@@ -1,7 +1,7 @@
 """The polygons of one picture, checked and measured together; hides the ragged arithmetic.
 
-All measures are float64 whatever the polygons came as. They are made of additions, products, quotients
-and square roots only, which every machine rounds alike.
+All measures are float64 whatever the polygons came as, and made of sums, products, quotients and
+square roots only, which every machine rounds alike.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def measure(polygons: Sequence[npt.ArrayLike]) -> Outlines:
     stacked = np.concatenate(arrays).astype(np.float64, copy=False)
     counts = np.array([len(array) for array in arrays])
     starts = np.zeros(len(arrays) + 1, np.intp)
-    np.cumsum(counts, out=starts[1:])
-    owners = np.repeat(np.arange(len(arrays)), counts)
+    counts.cumsum(out=starts[1:])
+    owners = np.arange(len(arrays)).repeat(counts)
     _refuse_unusable(stacked, owners, starts)
 
     heads, tails = starts[:-1], starts[1:] - 1
@@ -75,7 +75,7 @@ def measure(polygons: Sequence[npt.ArrayLike]) -> Outlines:
     edges = np.empty_like(points)
     np.subtract(points[:, 1:], points[:, :-1], out=edges[:, :-1])
     edges[:, tails] = points[:, heads] - points[:, tails]
-    lengths = np.sqrt(np.square(edges).sum(axis=0))
+    lengths = np.sqrt(edges[0] * edges[0] + edges[1] * edges[1])
     previous = np.arange(-1, len(owners) - 1)
     previous[heads] = tails
     # measured from the first point: a small polygon far from the origin keeps its digits
