@@ -121,9 +121,10 @@ def _blank(height: int, width: int, params: MapParams) -> Maps:
     floats = block[: 8 * pixels].view(np.float32).reshape(2, height, width)
     masks = block[8 * pixels :].reshape(2, height, width)
     maps = Maps(floats[0], masks[0], floats[1], masks[1])
-    maps.prob_map.fill(0)
+    # each in the way that is fastest for it: `fill` is for bytes, and not for floats
+    block[: 4 * pixels].fill(0)
     maps.prob_mask.fill(1)
-    maps.thresh_map.fill(params.thresh_min)
+    maps.thresh_map[...] = params.thresh_min
     maps.thresh_mask.fill(0)
     return maps
 
