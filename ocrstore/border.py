@@ -25,6 +25,7 @@ _TILE_PIXELS = 1 << 14
 """What is measured in one go: small enough for the cache."""
 _BATCH_PIXELS = 1 << 17
 """What is measured before it is put on the canvas, polygons that are larger apart."""
+_TILES_TOGETHER = 128
 _MAX_CONVEX_EDGES = 16
 """With more edges than these, most pixels are far from most edges."""
 _MAX_SLENDERNESS = 2000.0
@@ -59,15 +60,15 @@ class BorderPainter:
         with np.errstate(divide="ignore", invalid="ignore"):
             # degenerate polygons and edges are not used, but they are there
             self._slopes = (thresh_max - thresh_min) / distances
-            self._directions = outlines.edges / outlines.lengths
+            directions = outlines.edges / outlines.lengths
         slender = outlines.perimeters > _MAX_SLENDERNESS * distances
         few = outlines.starts[1:] - outlines.starts[:-1] <= _MAX_CONVEX_EDGES
         self._slender = slender.tolist()
         self._lined = (find_convex(outlines) & few & ~slender).tolist()
         # outwards: to the right of the direction if the area is positive
         sides = np.sign(outlines.areas)[outlines.owners]
-        self._normals = self._directions[::-1] * sides
-        np.negative(self._normals[1], out=self._normals[1])
+        self._frames = np.concatenate((directions, directions[::-1] * sides))
+        np.negative(self._frames[3], out=self._frames[3])
 
     def paint(self, canvas: Image, offsets: Sequence[Offset]) -> None:
         """Raise the canvas to each polygon's values, within its dilated contour."""
@@ -91,8 +92,11 @@ class BorderPainter:
     def _paint_batch(
         self, canvas: Image, batch: Sequence[tuple[Offset, _Tile]], pixels: int
     ) -> None:
-        values = _take(pixels)  # first how far each pixel is below the peak
-        limits = _take(pixels)
+        # in few sizes, so that they come again
+        room = max(2 * pixels + _MAX_CONVEX_EDGES * max(_TILE_PIXELS, canvas.shape[1]), 1 << 19)
+        block = POOL.take(4 << (room - 1).bit_length()).view(np.float32)
+        values = block[:pixels]  # first how far each pixel is below the peak
+        limits = block[pixels : 2 * pixels]
         limits[...] = 0
         lined: list[_Tile] = []
         for offset, box in batch:
@@ -102,15 +106,16 @@ class BorderPainter:
             else:
                 for tile in _split(box):
                     self._measure_segments(tile.of(values), tile)
-        if lined:
-            self._measure_lines(values, lined)
+        for first in range(0, len(lined), _TILES_TOGETHER):
+            some = lined[first : first + _TILES_TOGETHER]
+            self._measure_lines(values, block[2 * pixels :], some)
         np.subtract(self._peak, values, out=values)
         np.minimum(values, limits, out=values)
         for _, box in batch:
             view = canvas[box.top : box.top + box.height, box.left : box.left + box.width]
             np.maximum(view, box.of(values), out=view)
 
-    def _measure_lines(self, values: Image, tiles: Sequence[_Tile]) -> None:
+    def _measure_lines(self, values: Image, scratch: Image, tiles: Sequence[_Tile]) -> None:
         """Measure convex polygons by their lines, then the wedges beyond their corners."""
         table = np.array(tiles)
         heads = self._outlines.starts[table[:, 0]]
@@ -120,30 +125,33 @@ class BorderPainter:
         edges = np.arange(len(tile_of)) + (heads - counts.cumsum() + counts)[tile_of]
         rows = table[tile_of].T
         corners = self._outlines.points.take(edges, axis=1) - rows[1:3]
-        across, down = self._normals.take(edges, axis=1) * self._slopes[rows[0]]
+        frames = self._frames.take(edges, axis=1)
+        across, down = frames[2:] * self._slopes[rows[0]]
         constant = -(corners[0] * across + corners[1] * down)
         lines = np.concatenate((across, down, constant)).astype(np.float32).reshape(3, -1, 1)
         steps = np.arange(table[:, 3:5].max(), dtype=np.float32)
-        scratch = _take(int((counts * table[:, 3] * table[:, 4]).max()))
+        along_x = (lines[0] * steps)[:, None, :]
+        along_y = (lines[1] * steps + lines[2])[:, :, None]
         end = 0
         for tile, count in zip(tiles, counts.tolist(), strict=True):
             begin, end = end, end + count
-            x, y, along_y = lines[:, begin:end]
-            along_x = x * steps[: tile.width]
-            along_y = y * steps[: tile.height] + along_y
             signed = scratch[: count * tile.width * tile.height]
             signed = signed.reshape(count, tile.height, tile.width)
-            np.add(along_y[:, :, None], along_x[:, None, :], out=signed)
-            np.maximum.reduce(signed, axis=0, out=tile.of(values))
-        # what segments have measured lies in between, and is not negative
-        np.abs(values, out=values)
-        self._measure_wedges(values, edges, corners, rows)
+            np.add(
+                along_y[begin:end, : tile.height], along_x[begin:end, :, : tile.width], out=signed
+            )
+            view = tile.of(values)
+            np.maximum.reduce(signed, axis=0, out=view)
+            np.abs(view, out=view)
+        self._measure_wedges(values, edges, corners, frames, rows)
 
-    def _measure_wedges(self, values: Image, edges: Ints, corners: Floats, rows: Ints) -> None:
+    def _measure_wedges(
+        self, values: Image, edges: Ints, corners: Floats, frames: Floats, rows: Ints
+    ) -> None:
         """Measure the pixels whose nearest point is a corner; `rows` are tiles, one for each."""
         polygons, _, _, widths, _, starts = rows
-        before = self._outlines.previous[edges]
-        first, second = self._normals.take(before, axis=1), self._normals.take(edges, axis=1)
+        frames_before = self._frames.take(self._outlines.previous[edges], axis=1)
+        first, second = frames_before[2:], frames[2:]
         # the part of a wedge in which a line is nearer than D is a kite: the corner, the ends of
         # both normals, and where the lines at their ends meet; the dilated contour ends it earlier
         reach = self._distances[polygons]
@@ -158,12 +166,7 @@ class BorderPainter:
         firsts = begin.astype(np.intp)
         origins = starts + firsts[1] * widths + firsts[0]
         exact = np.concatenate(
-            (
-                begin - corners,
-                self._directions.take(before, axis=1),
-                self._directions.take(edges, axis=1),
-                self._slopes[polygons][None],
-            )
+            (begin - corners, frames_before[:2], frames[:2], self._slopes[polygons][None])
         )
         whole = np.concatenate((counts[:1], widths[None], origins[None]))
         # boxes are no larger than tiles, so that batches of them are not much larger either
@@ -196,7 +199,7 @@ class BorderPainter:
         # a repeated point makes an edge without direction; the edges beside it have its distance
         near = ((end > begin).all(axis=0) & (self._outlines.lengths[first:last] > 0)).nonzero()[0]
         boxes = np.concatenate((begin, end))[:, near].T.astype(np.intp).tolist()
-        dx, dy = self._directions[:, first:last]
+        dx, dy = self._frames[:2, first:last]
         halves = self._outlines.lengths[first:last] * (slope / 2)
         # from the corner of the box, so that numbers are small wherever the edge begins
         x, y = (begin - tails) * slope
@@ -218,11 +221,6 @@ class BorderPainter:
             part = squares[top:bottom, left:right]
             np.minimum(part, square, out=part)
         view[...] = np.sqrt(squares, out=squares)
-
-
-def _take(pixels: int) -> Image:
-    # in few sizes, so that they come again
-    return POOL.take(1 << (4 * pixels - 1).bit_length()).view(np.float32)[:pixels]
 
 
 def _split(box: _Tile) -> list[_Tile]:

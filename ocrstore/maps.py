@@ -36,7 +36,7 @@ import numpy.typing as npt
 from ocrstore.blocks import POOL
 from ocrstore.border import BorderPainter
 from ocrstore.errors import SchemaError
-from ocrstore.offsets import SLACK, Canvas, Contour, bring_near, fill, offset_outlines, reaches_far
+from ocrstore.offsets import SLACK, Canvas, Contour, bring_near, fill, locate, offset_outlines
 from ocrstore.outlines import MAX_COORDINATE, Outlines, measure
 
 __all__ = ["ALGORITHM", "MAX_COORDINATE", "MapParams", "Maps", "draw_maps"]
@@ -139,9 +139,8 @@ def _draw(
     wide, high = outlines.highs - outlines.lows >= params.min_size
     ignored = ignored | ~(wide & high) | (distances <= 0)
     reach = distances + SLACK
-    lows, highs = outlines.lows - reach, outlines.highs + reach
-    visible = (highs[0] >= 0) & (highs[1] >= 0) & (lows[0] < width) & (lows[1] < height)
-    far = reaches_far(lows, highs, height, width).tolist()
+    visible, beyond = locate(outlines.lows - reach, outlines.highs + reach, height, width)
+    far = beyond.tolist()
 
     def fill_near(canvas: Canvas, contour: Contour, polygon: int, value: int) -> Contour:
         if far[polygon]:

@@ -88,10 +88,12 @@ def fill(
         cv2.fillPoly(canvas, (contour,), value, cv2.LINE_8, 0, shift)
 
 
-def reaches_far(lows: Floats, highs: Floats, height: int, width: int) -> Bools:
-    """Tell which boxes leave the canvas so far that `bring_near` is needed before `fill`."""
-    beside = (lows[0] < -_REACH) | (highs[0] > width + _REACH)
-    return np.asarray(beside | (lows[1] < -_REACH) | (highs[1] > height + _REACH))
+def locate(lows: Floats, highs: Floats, height: int, width: int) -> tuple[Bools, Bools]:
+    """Tell which boxes touch the canvas, and which leave it so far that `bring_near` is needed."""
+    size = np.array([[width], [height]], np.float64)
+    outside = np.concatenate((-lows, highs - size))
+    touching = np.logical_and.reduce(outside >= -np.concatenate((size, size)))
+    return touching, np.logical_or.reduce(outside > _REACH)
 
 
 def bring_near(contour: Contour, height: int, width: int) -> Contour:
