@@ -26,8 +26,6 @@ _TILE_PIXELS = 1 << 14
 _BATCH_PIXELS = 1 << 17
 """What is measured before it is put on the canvas, polygons that are larger apart."""
 _TILES_TOGETHER = 128
-_FEW_PIXELS = 4096.0
-"""So few are measured sooner than they are avoided."""
 _MAX_CONVEX_EDGES = 16
 """With more edges than these, most pixels are far from most edges."""
 _MAX_SLENDERNESS = 2000.0
@@ -153,16 +151,13 @@ class BorderPainter:
         """Measure the pixels whose nearest point is a corner; `rows` are tiles, one for each."""
         polygons, _, _, widths, _, starts = rows
         frames_before = self._frames.take(self._outlines.previous[edges], axis=1)
+        first, second = frames_before[2:], frames[2:]
+        # the part of a wedge in which a line is nearer than D is a kite: the corner, the ends of
+        # both normals, and where the lines at their ends meet; the dilated contour ends it earlier
         reach = self._distances[polygons]
-        low, high = np.array(-np.inf), np.array(np.inf)
-        if 4 * float(reach @ reach) > _FEW_PIXELS:
-            # the part of a wedge in which a line is nearer than D is a kite: the corner, the ends
-            # of both normals, and where the lines at their ends meet
-            first, second = frames_before[2:], frames[2:]
-            tip = (first + second) / (1 + first[0] * second[0] + first[1] * second[1])
-            low = np.minimum(np.minimum(first, second), np.minimum(tip, 0)) * reach
-            high = np.maximum(np.maximum(first, second), np.maximum(tip, 0)) * reach
-        # the dilated contour ends before that
+        tip = (first + second) / (1 + first[0] * second[0] + first[1] * second[1])
+        low = np.minimum(np.minimum(first, second), np.minimum(tip, 0)) * reach
+        high = np.maximum(np.maximum(first, second), np.maximum(tip, 0)) * reach
         reach = reach + SLACK
         begin = np.ceil(np.maximum(corners + np.maximum(low, -reach), 0))
         end = np.floor(np.minimum(corners + np.minimum(high, reach), rows[3:5] - 1))
