@@ -49,7 +49,7 @@ class Geometry:
     @property
     def inverse(self) -> Matrix:
         """Back: view -> picture, float64."""
-        return np.asarray(np.linalg.inv(self.matrix), np.float64)
+        return invert(self.matrix)
 
     def apply(self, pixels: Pixels, *, out: Pixels | None = None) -> Pixels:
         """Draw a picture as a view, into `out` where given; the picture is not changed."""
@@ -77,6 +77,25 @@ def transform_points(matrix: npt.ArrayLike, points: npt.ArrayLike) -> npt.NDArra
     # a point on the line at infinity has no place in the view; numpy's inf says so
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(moved[:, :2] / moved[:, 2:])
+
+
+def invert(matrix: Matrix) -> Matrix:
+    """Invert a 3x3 matrix in plain arithmetic, so that every machine finds the same bits."""
+    (a, b, c), (d, e, f), (g, h, i) = matrix.tolist()
+    if b == d == g == h == 0 and i == 1:  # a scale and a shift: one rounding per number
+        return np.array([[1 / a, 0, -c / a], [0, 1 / e, -f / e], [0, 0, 1]], np.float64)
+    adjugate = [
+        [e * i - f * h, c * h - b * i, b * f - c * e],
+        [f * g - d * i, a * i - c * g, c * d - a * f],
+        [d * h - e * g, b * g - a * h, a * e - b * d],
+    ]
+    determinant = a * adjugate[0][0] + b * adjugate[1][0] + c * adjugate[2][0]
+    if determinant == 0:
+        raise SchemaError("the geometry cannot be undone: its matrix has no inverse")
+    inverse: Matrix = np.array(adjugate, np.float64) / determinant
+    if g == h == 0 and i == 1:
+        inverse[2] = (0, 0, 1)
+    return inverse
 
 
 def longest_side(

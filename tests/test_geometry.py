@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrstore.errors import SchemaError
-from ocrstore.geometry import INTERPOLATIONS, Geometry, longest_side, stretch, transform_points
+from ocrstore.geometry import (
+    INTERPOLATIONS,
+    Geometry,
+    invert,
+    longest_side,
+    stretch,
+    transform_points,
+)
 
 
 def picture(height, width, seed=0):
@@ -151,3 +158,21 @@ def test_geometry_is_frozen():
     with pytest.raises(AttributeError):
         longest_side((5, 5), (8, 8)).view_size = (9, 9)
     assert isinstance(stretch((5, 5), (8, 8)), Geometry)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=8, max_size=8))
+def test_inverses_are_numpys(numbers):
+    """The closed form agrees with LAPACK wherever the matrix can be inverted well."""
+    matrix = np.array([*numbers, 1.0]).reshape(3, 3)
+    if abs(np.linalg.det(matrix)) > 0.1:
+        assert np.allclose(invert(matrix) @ matrix, np.eye(3), atol=1e-8)
+        matrix[2] = (0, 0, 1)
+    if abs(np.linalg.det(matrix)) > 0.1:
+        assert np.array_equal(invert(matrix)[2], (0, 0, 1))
+
+
+def test_inverses_of_scales_are_exact():
+    """A scale of 1/3 comes back as 3; a matrix without an inverse is an error."""
+    assert invert(np.diag((0.1, 1 / 3, 1.0))).tolist() == [[10, 0, 0], [0, 3, 0], [0, 0, 1]]
+    with pytest.raises(SchemaError, match="no inverse"):
+        invert(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]]))
