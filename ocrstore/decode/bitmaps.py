@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ocrstore.decode.fields import checked_size, unpack
 from ocrstore.errors import DecodeError
 
@@ -22,8 +24,42 @@ def read_bmp(data: bytes) -> tuple[int, int, int]:
     return width, height, min(depth, 8)
 
 
-def read_gif(data: bytes) -> tuple[int, int, int]:
-    """Return the screen's width and height and bits per sample."""
-    width, height = unpack("<HH", data, 6, what="GIF header")
+@dataclass(frozen=True, slots=True)
+class GifHead:
+    """A GIF's screen and first frame, and what OpenCV must not see as it is."""
+
+    width: int
+    height: int
+    frame: tuple[int, int, int, int]
+    """(left, top, width, height) of the first frame on the screen."""
+    patches: tuple[tuple[int, bytes], ...]
+
+
+def read_gif(data: bytes) -> GifHead:
+    """Read the screen descriptor and walk to the first frame's."""
+    width, height, flags, background = unpack("<HHBB", data, 6, what="GIF header")
     width, height = checked_size(width, height, what="GIF")
-    return width, height, 8
+    palette = 2 << (flags & 7) if flags & 0x80 else 0
+    position = 13 + 3 * palette
+    while True:
+        (block,) = unpack("B", data, position, what="GIF block")
+        if block == 0x2C:
+            break
+        if block != 0x21:
+            raise DecodeError(f"GIF block {block:#04x} where a frame was expected; it is damaged")
+        position += 2
+        nbytes = 1
+        while nbytes:
+            (nbytes,) = unpack("B", data, position, what="GIF extension")
+            position += 1 + nbytes
+    left, top, frame_width, frame_height = unpack("<HHHH", data, position + 1, what="GIF frame")
+    checked_size(frame_width, frame_height, what="the GIF's first frame")
+    if left + frame_width > width or top + frame_height > height:
+        raise DecodeError(
+            f"the GIF's first frame, {frame_width} x {frame_height} at ({left}, {top}), "
+            f"leaves its screen of {width} x {height}; save it as PNG"
+        )
+    # The background is transparent, whatever its colour; OpenCV refuses one outside the palette.
+    outside = palette and background >= palette
+    frame = (left, top, frame_width, frame_height)
+    return GifHead(width, height, frame, ((11, b"\0"),) if outside else ())

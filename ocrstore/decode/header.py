@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ocrstore.decode.bitmaps import read_bmp, read_gif
 from ocrstore.decode.chunks import read_png, read_webp
 from ocrstore.decode.jpeg_markers import read_jpeg
-from ocrstore.decode.tiff_tags import TiffPage, read_tiff
+from ocrstore.decode.tiff_page import Patches, TiffPage, read_tiff
 from ocrstore.errors import DecodeError
 
 
@@ -29,7 +29,11 @@ class Header:
     """Where a JPEG's first scan begins."""
     transparent_gray: int | None = None
     """The gray sample that a PNG declares transparent, at the file's bit depth."""
+    frame: tuple[int, int, int, int] | None = None
+    """(left, top, width, height) of a GIF's first frame on its screen."""
     tiff: TiffPage | None = None
+    patches: Patches = ()
+    """(offset, bytes) to change in a copy before OpenCV sees it."""
 
 
 def sniff(data: bytes) -> str:
@@ -78,6 +82,16 @@ def read_header(data: bytes) -> Header:
         )
     if kind == "tiff":
         page = read_tiff(data)
-        return Header(kind, (page.width, page.height), page.bits, page.orientation, tiff=page)
-    width, height, bits = read_bmp(data) if kind == "bmp" else read_gif(data)
-    return Header(kind, (width, height), bits)
+        return Header(
+            kind,
+            (page.width, page.height),
+            page.bits,
+            page.orientation,
+            tiff=page,
+            patches=page.patches,
+        )
+    if kind == "bmp":
+        width, height, bits = read_bmp(data)
+        return Header(kind, (width, height), bits)
+    gif = read_gif(data)
+    return Header(kind, (gif.width, gif.height), 8, frame=gif.frame, patches=gif.patches)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.decode.header import Header
+from ocrstore.decode.tiff_page import PREMULTIPLIED, RGB, UNSPECIFIED, WHITE_IS_ZERO, TiffPage
 from ocrstore.errors import DecodeError
 
 Pixels = npt.NDArray[np.uint8]
@@ -19,34 +20,56 @@ Pixels = npt.NDArray[np.uint8]
 
 def decode_other(data: bytes, header: Header) -> Pixels:
     """Return the stored (not yet upright) pixels of the first frame or page as RGB."""
-    tiff = header.tiff
     buffer = np.frombuffer(data, dtype=np.uint8)
-    if tiff is not None:
-        if tiff.photometric in (0, 1) and tiff.samples > 1:
-            raise DecodeError("a gray TIFF with an alpha channel; save it as PNG")
-        if tiff.patches:
-            # OpenCV turns TIFFs whatever it is told, and libtiff multiplies by alpha with
-            # rounding: it is shown a copy that asks for neither.
-            buffer = buffer.copy()
-            for offset, replacement in tiff.patches:
-                buffer[offset : offset + len(replacement)] = np.frombuffer(replacement, np.uint8)
+    if header.patches:
+        # OpenCV turns TIFFs whatever it is told, libtiff multiplies by alpha with rounding, ...:
+        # they are shown a copy that asks for nothing of the kind.
+        buffer = buffer.copy()
+        for offset, replacement in header.patches:
+            buffer[offset : offset + len(replacement)] = np.frombuffer(replacement, np.uint8)
     samples = _imdecode(buffer, header.format)
     if samples.dtype not in (np.uint8, np.uint16):
         raise DecodeError(f"{header.format} samples of type {samples.dtype}; 8 or 16 bits expected")
+    tiff = header.tiff
+    if tiff is not None and tiff.gray_alpha:
+        return _from_gray_alpha(samples, tiff)
     if samples.ndim == 2:
         return _from_gray(samples, header)
     if samples.dtype == np.uint16:
         samples = _eight_bits(samples)
     if samples.shape[2] == 3:
+        if header.frame is not None:
+            _clear_around(samples, header.frame)
         return np.asarray(cv2.cvtColor(samples, cv2.COLOR_BGR2RGB), dtype=np.uint8)
-    if samples.shape[2] != 4:
-        raise DecodeError(f"{header.format} with {samples.shape[2]} channels; 1, 3 or 4 expected")
-    opaque = tiff is not None and (tiff.photometric != 2 or tiff.extra_sample == 0)
     rgb = np.asarray(cv2.cvtColor(samples, cv2.COLOR_BGRA2RGB), dtype=np.uint8)
-    if opaque:
-        return rgb
-    premultiplied = tiff is not None and tiff.extra_sample == 1
+    if tiff is not None and (tiff.photometric != RGB or tiff.extra_sample == UNSPECIFIED):
+        return rgb  # the fourth channel is OpenCV's own filling, or means nothing
+    premultiplied = tiff is not None and tiff.extra_sample == PREMULTIPLIED
     return _over_white(rgb, samples[..., 3], premultiplied=premultiplied)
+
+
+def _clear_around(samples: npt.NDArray[Any], frame: tuple[int, int, int, int]) -> None:
+    """Make white what a GIF's first frame leaves bare; OpenCV paints it in a palette colour."""
+    left, top, width, height = frame
+    samples[:top] = samples[top + height :] = 255
+    samples[:, :left] = samples[:, left + width :] = 255
+
+
+def _from_gray_alpha(samples: npt.NDArray[Any], tiff: TiffPage) -> Pixels:
+    if samples.shape != (tiff.height, 2 * tiff.width):
+        raise DecodeError("the TIFF's rows have another length than its header says")
+    pairs = samples.reshape(tiff.height, tiff.width, 2)
+    if tiff.undo_predictor:
+        pairs = np.cumsum(pairs, axis=1, dtype=pairs.dtype)
+    if pairs.dtype == np.uint16:
+        pairs = _eight_bits(pairs)
+    gray, alpha = pairs[..., 0], pairs[..., 1]
+    if tiff.photometric == WHITE_IS_ZERO:
+        gray = 255 - gray
+    rgb = np.repeat(gray[..., None], 3, axis=2)
+    if tiff.extra_sample == UNSPECIFIED:
+        return rgb
+    return _over_white(rgb, alpha, premultiplied=tiff.extra_sample == PREMULTIPLIED)
 
 
 def _from_gray(samples: npt.NDArray[Any], header: Header) -> Pixels:
@@ -57,7 +80,7 @@ def _from_gray(samples: npt.NDArray[Any], header: Header) -> Pixels:
         hidden = samples == (key * (255 // top) if header.bit_depth < 8 else key)
     if samples.dtype == np.uint16:
         samples = _eight_bits(samples)
-        if header.tiff is not None and header.tiff.photometric == 0:
+        if header.tiff is not None and header.tiff.photometric == WHITE_IS_ZERO:
             samples = 255 - samples  # OpenCV heeds "white is zero" up to 8 bits only
     if hidden is not None:
         samples[hidden] = 255
