@@ -152,10 +152,19 @@ def _drawer(
             target[:] = pixels
         else:
             _resize(pixels, target, interpolation)
-        out[:height, width:] = fill
-        out[height:] = fill
+        _fill(out[:height, width:], fill)
+        _fill(out[height:], fill)
 
     return draw
+
+
+def _fill(target: Pixels, colour: tuple[int, int, int]) -> None:
+    if not target.size:
+        return
+    if len(set(colour)) == 1:
+        target[:] = colour[0]  # far faster than broadcasting three numbers
+    else:
+        target[:] = np.tile(np.array(colour, np.uint8), target.shape[1]).reshape(-1, 3)
 
 
 def _resize(pixels: Pixels, target: Any, interpolation: str) -> None:
