@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -87,6 +87,7 @@ class Writer:
             record=self._group_record if token is not None else None,
             **(group_options or {}),
         )
+        self._resumed_groups = 0
         self.resumed = 0
         """Samples that an interrupted run had already written."""
 
@@ -125,6 +126,27 @@ class Writer:
         self._check_known(key)
         del self._order[key]
         self._counts["deleted"] += 1
+
+    def reorder(self, keys: Iterable[str]) -> None:
+        """Put the samples into another order; `keys` names each of them once.
+
+        No row is moved in the file. Slices across rows that lie apart are copies until `compact`.
+        """
+        self._check_open()
+        order = {key: self._order[key] for key in keys if key in self._order}
+        if len(order) != len(self._order):
+            missing = next(key for key in self._order if key not in order)
+            raise UnknownSampleError(f"{self.path}: the new order leaves out sample {missing!r}.")
+        self._order = order
+
+    def resumed_attributes(self) -> pa.Table:
+        """Return the key and the attributes of the samples that an interrupted run had written."""
+        tables = self._tables[: self._resumed_groups]
+        attributes = pa.concat_tables(tables, promote_options="default") if tables else None
+        keys = pa.array(list(self._order)[: self.resumed], pa.string())
+        if attributes is None:
+            return pa.table({"key": keys})
+        return attributes.add_column(0, "key", keys)
 
     def close(self) -> None:
         """Publish what was written; calling it again does nothing."""
@@ -229,6 +251,7 @@ class Writer:
                 self._order[key] = self._taken
                 self._taken += 1
         self.resumed = len(self._order)
+        self._resumed_groups = len(groups)
         self._counts["appended"] = self.resumed
 
     def _publish(self) -> None:
