@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from ocrstore.building.files import file_state, read_picture
 from ocrstore.decode import available_backends
 from ocrstore.decode.jpeg import opencv_family
 from ocrstore.errors import SourceError
-from ocrstore.sample import SourceSample
+from ocrstore.sample import Problem, SourceSample
+from ocrstore.sources import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Changes:
     removed: list[str] = field(default_factory=list)
     unchanged: dict[str, int] = field(default_factory=dict)
     """Key to row in the earlier state."""
+    problems: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
+    """What the source says about unchanged pictures."""
 
     @property
     def any(self) -> bool:
@@ -68,16 +71,17 @@ def known_from(table: pa.Table) -> dict[str, Known]:
     return {key: Known(row, *facts) for row, (key, *facts) in enumerate(zip(keys, *columns))}
 
 
-def compare(
-    samples: Iterable[SourceSample], known: Mapping[str, Known], *, maps_folder: Path | None
-) -> Changes:
+def compare(source: Source, known: Mapping[str, Known], *, maps_folder: Path | None) -> Changes:
     """Hold a source against what is known of it.
 
     A picture of the same size and time is the same; where only the time differs its bytes decide.
     """
     changes = Changes()
     gone = dict(known)
-    for sample in samples:
+    if not known:
+        changes.new = list(source.keys)  # without reading a single annotation
+        return changes
+    for sample in source:
         before = gone.pop(sample.key, None)
         if before is None:
             changes.new.append(sample.key)
@@ -85,6 +89,8 @@ def compare(
         reason = _difference(sample, before, maps_folder)
         if reason is None:
             changes.unchanged[sample.key] = before.row
+            if sample.problems:
+                changes.problems[sample.key] = sample.problems
         else:
             changes.changed[sample.key] = reason
     changes.removed = sorted(gone)

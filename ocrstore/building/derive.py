@@ -48,7 +48,9 @@ class Job:
     """What all samples of a build have in common; sent to every worker."""
 
     views: tuple[View, ...]
-    """The views to make, of all those the store has."""
+    """The views to make of a picture's file."""
+    stored_views: tuple[View, ...] = ()
+    """The views to make of a stored picture; its other columns are still good."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     maps_folder: Path | None = None
     store: Path | None = None
@@ -84,8 +86,6 @@ class Derived:
     attributes: dict[str, Any]
     problems: tuple[Problem, ...]
     """What came up here; the source's own problems are not repeated."""
-    decoder: tuple[str, str]
-    """The picture's format and the family of its decoder; empty for one that was not decoded."""
 
     def without_columns(self) -> Derived:
         """Return the same without arrays, for a message."""
@@ -147,8 +147,7 @@ def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) ->
         "annotation_hash": annotation_hash(sample, job.maps_folder),
         "problems": [f"{problem.kind}: {problem.message}" for problem in problems],
     }
-    decoder = (decoded.format, decoded.decoder)
-    return Derived(sample.key, columns, attributes, tuple(problems), decoder)
+    return Derived(sample.key, columns, attributes, tuple(problems))
 
 
 def derive_stored(key: str, row: int, job: Job, *, reserve: Reserve | None = None) -> Derived:
@@ -162,11 +161,11 @@ def derive_stored(key: str, row: int, job: Job, *, reserve: Reserve | None = Non
     points = [polygon.points for polygon in sample.polygons]
     columns: dict[str, npt.NDArray[Any] | JPEGBytes] = {}
     problems: list[Problem] = []
-    for view in job.views:
+    for view in job.stored_views:
         made, found = derive_view(sample, view, pixels, points, job.maps_folder)
         columns |= made
         problems += found
-    return Derived(key, columns, stored, tuple(problems), ("", ""))
+    return Derived(key, columns, stored, tuple(problems))
 
 
 def stored_sample(key: str, attributes: Mapping[str, Any]) -> SourceSample:
@@ -234,7 +233,10 @@ def annotation_hash(sample: SourceSample, maps_folder: Path | None = None) -> in
             digest.update(struct.pack("<q", -1 if text is None else len(encoded)) + encoded)
     path = None if maps_folder is None else find_maps(maps_folder, sample.key)
     if path is not None:
-        digest.update(path.read_bytes())
+        try:
+            digest.update(path.read_bytes())
+        except OSError:
+            digest.update(b"unreadable")
     return digest.intdigest()
 
 

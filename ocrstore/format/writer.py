@@ -87,7 +87,8 @@ class Writer:
             record=self._group_record if token is not None else None,
             **(group_options or {}),
         )
-        self._resumed_groups = 0
+        self._resumed_keys: list[str] = []
+        self._resumed_tables: list[pa.Table] = []
         self.resumed = 0
         """Samples that an interrupted run had already written."""
 
@@ -140,13 +141,11 @@ class Writer:
         self._order = order
 
     def resumed_attributes(self) -> pa.Table:
-        """Return the key and the attributes of the samples that an interrupted run had written."""
-        tables = self._tables[: self._resumed_groups]
-        attributes = pa.concat_tables(tables, promote_options="default") if tables else None
-        keys = pa.array(list(self._order)[: self.resumed], pa.string())
-        if attributes is None:
+        """Return key and attributes of what an interrupted run had written; the last one counts."""
+        keys = pa.array(self._resumed_keys, pa.string())
+        if not self._resumed_keys:
             return pa.table({"key": keys})
-        return attributes.add_column(0, "key", keys)
+        return unify(self._resumed_tables, self._schema).add_column(0, "key", keys)
 
     def close(self) -> None:
         """Publish what was written; calling it again does nothing."""
@@ -250,8 +249,9 @@ class Writer:
             for key in group.keys:
                 self._order[key] = self._taken
                 self._taken += 1
+            self._resumed_keys += group.keys
+        self._resumed_tables = list(self._tables)
         self.resumed = len(self._order)
-        self._resumed_groups = len(groups)
         self._counts["appended"] = self.resumed
 
     def _publish(self) -> None:
