@@ -77,7 +77,7 @@ def estimate(
                     found.setdefault(codec, []).append(stored.nbytes)
     if not raw_images:
         raise SourceError(
-            f"{source.images}: none of the {min(MEASURED, len(source))} pictures looked at can be used"
+            f"{source.images}: of {min(MEASURED, len(source))} pictures looked at, none can be used"
         )
     # pictures differ in size more than anything else: their headers are read of many more
     mean, formats = _headers(source, max_pixels)

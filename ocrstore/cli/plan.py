@@ -30,7 +30,7 @@ def plan_command(
     format_: str | None,
     size: tuple[int, int] | None,
     columns: list[str] | None,
-    codecs: tuple[tuple[str, str], ...],
+    codecs: dict[str, str],
     recipe: Path | None,
     view: str | None,
     as_json: bool,
@@ -47,7 +47,7 @@ def plan_command(
 
     Exit code 1 if it fits by no means.
     """
-    made = make_recipe(recipe, size, columns, dict(codecs) or None, None)
+    made = make_recipe(recipe, size, columns, codecs or None, None)
     source = open_source(images, annotations=annotations, format=format_)
     views = (View(view or made.view_name, made, default=True),)
     expected = estimate(source, views, compressed=True)

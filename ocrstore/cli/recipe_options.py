@@ -15,59 +15,39 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
 
-class Size(click.ParamType):
-    """`960` or `736x1280`, height first."""
-
-    name = "size"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Turn the text into (height, width)."""
-        if isinstance(value, tuple):
-            return value
-        parts = str(value).lower().split("x")
-        if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
-            self.fail(f"{value!r} is no size; write 960, or 736x1280 (height first)", param, ctx)
-        return int(parts[0]), int(parts[-1])
+def _size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Turn `960` or `736x1280` into (height, width)."""
+    if value is None:
+        return None
+    parts = value.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
+        raise click.BadParameter(f"{value!r} is no size; write 960, or 736x1280 (height first)")
+    return int(parts[0]), int(parts[-1])
 
 
-class Names(click.ParamType):
-    """A list of column names with commas between them."""
-
-    name = "names"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[str]:
-        """Split the text, and refuse unknown names."""
-        names = value if isinstance(value, list) else [n.strip() for n in str(value).split(",")]
-        for name in names:
-            if name not in DTYPES:
-                self.fail(f"{name!r} is no column; there are: {', '.join(DTYPES)}", param, ctx)
-        return names
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+    """Split column names at commas, and refuse unknown ones."""
+    if value is None:
+        return None
+    names = [name.strip() for name in value.split(",")]
+    for name in names:
+        if name not in DTYPES:
+            raise click.BadParameter(f"{name!r} is no column; there are: {', '.join(DTYPES)}")
+    return names
 
 
-class Codec(click.ParamType):
-    """`image=zstd`: a column and its codec."""
-
-    name = "column=codec"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Split the text, and refuse unknown names."""
-        if isinstance(value, tuple):
-            return value
-        column, _, codec = str(value).partition("=")
+def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Turn `image=zstd` into a mapping, and refuse unknown names."""
+    codecs = {}
+    for value in values:
+        column, _sign, codec = value.partition("=")
         if column not in DTYPES or codec not in CODECS:
-            self.fail(
-                f"{value!r}: write column=codec with a column of {', '.join(DTYPES)} and a codec "
-                f"of {', '.join(CODECS)}",
-                param,
-                ctx,
+            raise click.BadParameter(
+                f"{value!r}: write COLUMN=CODEC with a column of {', '.join(DTYPES)} and a codec "
+                f"of {', '.join(CODECS)}"
             )
-        return column, codec
+        codecs[column] = codec
+    return codecs
 
 
 def recipe_options(command: F) -> F:
@@ -82,14 +62,22 @@ def recipe_options(command: F) -> F:
         click.option(
             "--codec",
             "codecs",
-            type=Codec(),
+            callback=_codecs,
             multiple=True,
             metavar="COLUMN=CODEC",
             help="A column's codec: raw (default), zstd, lz4; for image also jpeg. Repeatable.",
         ),
-        click.option("--columns", type=Names(), help="Columns to make, with commas between them."),
         click.option(
-            "--size", type=Size(), help="Longest side to this, then padded: 640, or 736x1280."
+            "--columns",
+            callback=_names,
+            metavar="NAMES",
+            help="Columns to make, with commas between them.",
+        ),
+        click.option(
+            "--size",
+            callback=_size,
+            metavar="SIZE",
+            help="Longest side to this, then padded: 640, or 736x1280 (height first).",
         ),
     ):
         command = option(command)
