@@ -7,10 +7,9 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import Any
 
 from ocrstore.building.channel import Channel
-from ocrstore.building.derive import Derived, Job, Reserve, Task, derive_task
+from ocrstore.building.derive import Derived, Deriver, Job, Task
 from ocrstore.building.files import SkippedPictureError
 from ocrstore.building.slots import Placed, Slot, SlotName
 from ocrstore.sample import Problem
@@ -91,20 +90,22 @@ def _serve(channel: Channel) -> None:
     cv2.setNumThreads(1)  # the workers are the parallelism
     setup: Setup = channel.receive()
     slots = [Slot.attach(name) for name in setup.slots]
+    deriver = Deriver(setup.job)
     while True:
         order: Order = channel.receive()
-        channel.send(_work(order, setup, slots[order.slot], channel))
+        channel.send(_work(order, deriver, setup, slots[order.slot], channel))
 
 
-def _work(order: Order, setup: Setup, slot: Slot, channel: Channel) -> Any:
+def _work(
+    order: Order, deriver: Deriver, setup: Setup, slot: Slot, channel: Channel
+) -> Done | Skipped | Failed:
     def reserve(nbytes: int) -> None:
         if nbytes > setup.share_nbytes:
             channel.send(Need(order.number, nbytes))
             channel.receive()
 
-    asks: Reserve = reserve
     try:
-        derived = derive_task(order.task, setup.job, reserve=asks)
+        derived = deriver.derive(order.task, reserve=reserve)
         placed = slot.put(derived.columns, keep_nbytes=setup.share_nbytes)
     except SkippedPictureError as exc:
         return Skipped(order.number, exc.problem)
