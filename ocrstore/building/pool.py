@@ -129,9 +129,8 @@ class Pool:
         The arrays of a sample are valid until the next one is asked for.
         """
         coming = enumerate(tasks, start=self._next)
-        running = True
         while True:
-            running = running and self._feed(coming)
+            more = self._feed(coming)
             if self._next in self._done:
                 order, result = self._done.pop(self._next)
                 yield order.task, result
@@ -139,7 +138,7 @@ class Pool:
                 self._granted.pop(order.number, None)
                 self._next += 1
                 self._grant()
-            elif running or any(worker.orders for worker in self._workers) or self._again:
+            elif more or any(worker.orders for worker in self._workers):
                 self._handle(*self._wait())
             else:
                 return
