@@ -30,9 +30,8 @@ def run(*arguments: object) -> None:
 
 
 def read_through_a_loader(store: Path) -> None:
-    from torch.utils.data import DataLoader
-
     from ocrstore.torch import OCRStoreDataset
+    from torch.utils.data import DataLoader
 
     say(
         f'>>> loader = DataLoader(OCRStoreDataset("{store}"), batch_size=16, num_workers=2, shuffle=True)'
