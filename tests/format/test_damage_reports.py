@@ -95,7 +95,7 @@ VERIFY = {
     ("R45", "page count"): (lambda p: set_meta(p, 112, b"\x63"), "overflow pages"),
     ("R45", "last page"): (lambda p: set_meta(p, 136, b"\x60"), "reachable"),
     ("R45", "transaction"): (lambda p: set_meta(p, 144, b"\x77"), "transaction"),
-    ("R46", "group record"): (key_in_its_place(b"group/00000000"), "unfinished build"),
+    ("R46", "group record"): (key_in_its_place(b"group/00000000"), "unknown record"),
     ("R46", "unknown record"): (key_in_its_place(b"aaa"), "unknown record"),
     ("R46", "index alone"): (key_in_its_place(b"index/00000009"), "no manifest"),
 }  # fmt: skip
