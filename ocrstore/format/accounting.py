@@ -1,4 +1,4 @@
-"""The page census of a store: every page holds meta, tree or value, is free, or is an error."""
+"""The page census: every page is meta, tree, value or free, or an error (FORMAT.md 3.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bounds-checked reader of LMDB 0.9 data files, for finding values and their file offsets.
+"""A bounds-checked reader of LMDB 0.9 data files: finds values and their offsets (FORMAT.md 3).
 
 liblmdb trusts its file: a damaged tree page can crash the process. This module follows the same
 structures in Python, checks every number before using it, and therefore also works in forked
