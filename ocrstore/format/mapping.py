@@ -86,6 +86,10 @@ class Mapping:
         """Return a read-only array that lies at `offset`; numpy checks the bounds."""
         return np.ndarray(shape, dtype, self._map, offset, strides)
 
+    def has_grown(self) -> bool:
+        """Tell whether the file has more bytes by now than were mapped."""
+        return self._map.size() > self.nbytes
+
     def check(self) -> None:
         """Make sure the file still has the bytes that were mapped.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ocrstore.errors import (
-    OCRStoreError,
     SchemaError,
     StoreClosedError,
     UnknownSampleError,
@@ -152,14 +150,14 @@ class Writer:
         if os.getpid() != self._pid:
             self._open = False
             return
-        if self._partial is None and self._payload.written:
-            # unpublished extents of a published file: free their pages now rather than next time
-            with suppress(OCRStoreError):
-                self._container.commit({}, deletes=self._payload.written)
-        self._container.close()
-        if self._partial is not None and self._token is None:
-            self._partial.unlink(missing_ok=True)
-        self._release()
+        # extents that were committed to a published file stay until the next writer frees them:
+        # an interrupt may come after the commit that published them
+        try:
+            self._container.close()
+            if self._partial is not None and self._token is None:
+                self._partial.unlink(missing_ok=True)
+        finally:
+            self._release()
 
     def __enter__(self) -> Writer:
         return self
@@ -180,7 +178,7 @@ class Writer:
             self.abort()
 
     def _take(self, key: str, arrays: Arrays, attributes: Mapping[str, Any] | None) -> None:
-        rows = self._stored_rows(key, arrays)
+        rows = stored_rows(self.columns, key, arrays)
         self._keys.append(key)
         self._records.append(dict(attributes or {}))
         self._order[key] = self._taken
@@ -191,29 +189,6 @@ class Writer:
         except BaseException:
             self.abort()  # what this writer holds and what is in the file may differ now
             raise
-
-    def _stored_rows(self, key: str, arrays: Arrays) -> dict[str, StoredRow]:
-        odd = set(arrays) ^ set(self.columns)
-        if odd:
-            raise SchemaError(
-                f"sample {key!r}: needs one array for each of {sorted(self.columns)}; "
-                f"missing or unknown: {sorted(odd)}."
-            )
-        rows: dict[str, StoredRow] = {}
-        for name, column in self.columns.items():
-            value = arrays[name]
-            where = f"sample {key!r}, column {name!r}"
-            if isinstance(value, Encoded):
-                rows[name] = _encoded(column, value, where)
-                continue
-            if column.codec == "jpeg":
-                raise SchemaError(
-                    f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
-                    "own bytes, so that nothing is lost by encoding again."
-                )
-            array = column.conform(value, where=where)
-            rows[name] = (encode_row(column, array), array.shape)
-        return rows
 
     def _finish_group(self) -> None:
         """Keep the attributes of a committed group as a compact table."""
@@ -263,9 +238,7 @@ class Writer:
             self._container.finish()
         self._container.close()
         if self._partial is not None:
-            if sys.platform == "win32":
-                self._release_locks()  # an open file cannot be renamed there
-            publish(self._partial, self.path)
+            publish(self._partial, self.path, locks=self._locks)
 
     def _index_table(self) -> pa.Table:
         rows = self._payload.rows()
@@ -300,12 +273,9 @@ class Writer:
         if key not in self._order:
             raise UnknownSampleError(f"{self.path}: no sample {key!r}; use append() to add it.")
 
-    def _release_locks(self) -> None:
+    def _release(self) -> None:
         for lock in self._locks:
             lock.release()
-
-    def _release(self) -> None:
-        self._release_locks()
         self._open = False
 
 
@@ -330,7 +300,7 @@ def create(
     beside the target.
     """
     target = Path(path)
-    columns = _check_columns(columns)
+    columns = check_columns(columns)
     schema = to_schema(attributes)
     if schema is not None:
         schema = check_schema(schema, columns)
@@ -339,7 +309,9 @@ def create(
     options = {"group_rows": group_rows, "group_nbytes": group_nbytes}
     partial = partial_path(target)
     locks = [FileLock(partial, create=True, store=target)]
+    container: BulkFile | None = None
     try:
+        check_target(target, overwrite=overwrite)  # another writer may have published it just now
         if target.exists():  # a writer that is adding to it would lose its work
             locks.append(FileLock(target, create=False, store=target))
         resumed = resuming.load(partial, columns, resume) if resume is not None else None
@@ -348,8 +320,11 @@ def create(
         if resume is not None and resumed is None:
             container.commit(resuming.encode_pending(columns, resume))
     except BaseException:
-        if resume is None:
-            partial.unlink(missing_ok=True)
+        if container is not None:
+            container.close()
+        with suppress(OSError):
+            if resume is None or partial.stat().st_size == 0:
+                partial.unlink()
         for lock in locks:
             lock.release()
         raise
@@ -396,6 +371,7 @@ def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
     """Lock a published store, check it, and free what a killed writer left in it."""
     take_snapshot(target)  # its errors are better than those of a lock
     lock = FileLock(target, create=False, store=target)
+    environment: Environment | None = None
     try:
         base = take_snapshot(target)
         environment = Environment(target)
@@ -407,12 +383,15 @@ def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
         if orphans:
             environment.commit({}, deletes=orphans)
     except BaseException:
+        if environment is not None:
+            environment.close()
         lock.release()
         raise
     return environment, lock, base
 
 
-def _check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
+def check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Refuse columns whose name or description cannot be stored."""
     for name, column in columns.items():
         if not is_valid_name(name):
             raise SchemaError(
@@ -433,6 +412,31 @@ def _check_key(key: str) -> None:
         raise SchemaError(f"The key {key!r} is not valid Unicode.") from exc
     if nbytes > MAX_KEY_NBYTES:
         raise SchemaError(f"The key {key[:40]!r}… has {nbytes} bytes; at most {MAX_KEY_NBYTES}.")
+
+
+def stored_rows(columns: Mapping[str, Column], key: str, arrays: Arrays) -> dict[str, StoredRow]:
+    """Turn a sample's arrays into the bytes to store, or say which one does not fit."""
+    odd = set(arrays) ^ set(columns)
+    if odd:
+        raise SchemaError(
+            f"sample {key!r}: needs one array for each of {sorted(columns)}; "
+            f"missing or unknown: {sorted(odd)}."
+        )
+    rows: dict[str, StoredRow] = {}
+    for name, column in columns.items():
+        value = arrays[name]
+        where = f"sample {key!r}, column {name!r}"
+        if isinstance(value, Encoded):
+            rows[name] = _encoded(column, value, where)
+            continue
+        if column.codec == "jpeg":
+            raise SchemaError(
+                f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
+                "own bytes, so that nothing is lost by encoding again."
+            )
+        array = column.conform(value, where=where)
+        rows[name] = (encode_row(column, array), array.shape)
+    return rows
 
 
 def _encoded(column: Column, row: Encoded, where: str) -> StoredRow:

@@ -92,7 +92,7 @@ def test_every_byte_of_meta_and_tree_pages(small):
     ]
     assert len(tree_pages) >= 5
     for number in tree_pages:
-        for inside in (*range(0, 160, 3), *range(page - 220, page, 11)):
+        for inside in (*range(0, 160, 4), *range(page - 220, page, 16)):
             damaged = bytearray(good)
             damaged[number * page + inside] ^= 0x41
             shown[check(path.parent, good, bytes(damaged), original)] += 1
