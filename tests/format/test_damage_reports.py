@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 import struct
+from pathlib import Path
 
 import pytest
 import xxhash
 
 import ocrstore
+from ocrstore import CorruptStoreError
 from tests.format import crafting as craft
 from tests.format.rejecting import (
     write_store,
@@ -113,6 +115,22 @@ def test_damage_behind_the_index_is_reported(rule, tmp_path):
     if rule == ("R44", "row"):
         finding = result.findings[0]
         assert (finding.sample, finding.column) == ("img_3.jpg", "image")
+
+
+@pytest.mark.parametrize("page", [0, 1])
+def test_meta_pages_are_never_free(page, tmp_path):
+    """A free list that offers a meta page to liblmdb is found before liblmdb is let near it."""
+    path = tmp_path / "free.ocrs"
+    path.write_bytes((Path(__file__).parents[1] / "golden" / "format-1.0.ocrs").read_bytes())
+    data = path.read_bytes()
+    root = struct.unpack_from("<Q", data, craft.newest_meta(path)["start"] + 80)[0] * craft.PAGE
+    numbers = root + struct.unpack_from("<H", data, root + 16)[0] + 16
+    count = struct.unpack_from("<Q", data, numbers)[0]
+    craft.patch(path, numbers + 8 * count, struct.pack("<Q", page))
+    findings = [finding.message for finding in ocrstore.verify(path).findings]
+    assert any("free list" in message for message in findings), findings
+    with pytest.raises(CorruptStoreError, match="not safe to write"):
+        ocrstore.append(path)
 
 
 def test_sound_store_has_no_findings(tmp_path):
