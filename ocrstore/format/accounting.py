@@ -100,7 +100,6 @@ class _Walk:
         self.values: dict[bytes, Value] = {}
         self.free: list[int] = []
         self.branch_pages = self.leaf_pages = self.overflow_pages = self.entries = 0
-        self.last_key: bytes | None = None
 
     def run(self) -> None:
         if not self.tree.is_empty:

@@ -100,11 +100,6 @@ class PageReader:
         self.meta = max(self.metas, key=lambda meta: meta.transaction)
         self.page_size = self.meta.page_size
 
-    def snapshot(self) -> bytes:
-        """Return the bytes of both meta pages; they change with every commit."""
-        size = self.page_size
-        return bytes(self._buffer[:META_NBYTES]) + bytes(self._buffer[size : size + META_NBYTES])
-
     def find(self, key: bytes) -> Value | None:
         """Return where the value of `key` lies, or None."""
         tree = self.meta.main
