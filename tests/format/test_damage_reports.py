@@ -117,6 +117,24 @@ def test_damage_behind_the_index_is_reported(rule, tmp_path):
         assert (finding.sample, finding.column) == ("img_3.jpg", "image")
 
 
+@pytest.mark.parametrize("kind", ["manifest", "index"])
+@pytest.mark.parametrize("offset", [0, 20, 70])
+def test_damage_of_one_generation_leaves_the_others(kind, offset, tmp_path):
+    """An older index or manifest that is damaged, or its page header, is lost alone (12)."""
+    path = tmp_path / "older.ocrs"
+    path.write_bytes((Path(__file__).parents[1] / "golden" / "format-1.0.ocrs").read_bytes())
+    data = path.read_bytes()
+    page = data.index(craft.get(path, f"{kind}/00000001".encode())) - 16
+    craft.patch(path, page + offset, bytes([data[page + offset] ^ 4]))
+    assert ocrstore.open(path).generations == [1, 2, 3]
+    assert len(ocrstore.open(path, generation=2)) == 4
+    with pytest.raises(CorruptStoreError):
+        ocrstore.open(path, generation=1)
+    result = ocrstore.verify(path)
+    assert result.findings
+    assert result.generations == [2, 3]
+
+
 @pytest.mark.parametrize("page", [0, 1])
 def test_meta_pages_are_never_free(page, tmp_path):
     """A free list that offers a meta page to liblmdb is found before liblmdb is let near it."""
