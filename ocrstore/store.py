@@ -50,6 +50,9 @@ class StoredColumn:
         """Decoded shape of every row, (n, ndim)."""
         self.hashes = rows.hash
         """xxh3_64 of every row's stored bytes."""
+        self._fixed_shape = tuple(size or 0 for size in self.spec.shape)
+        self._batch_strides = (self.stride, *_c_strides(self._fixed_shape, self._dtype.itemsize))
+        self._run_ends: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -65,10 +68,19 @@ class StoredColumn:
 
     def is_run(self, start: int, stop: int) -> bool:
         """Tell whether rows start to stop lie at one stride, so that they are one array."""
-        if not (self.spec.is_raw and self.spec.is_fixed):
-            return False
         self._mapping.check()  # the offsets lie in the mapping too
-        return bool((np.diff(self.offsets[start:stop]) == self.stride).all())
+        if self._run_ends is None:
+            self._run_ends = self._find_runs()
+        return stop <= start or bool(self._run_ends[start] >= stop)
+
+    def _find_runs(self) -> npt.NDArray[np.int64]:
+        """Return, for every row, the first row behind it that starts another run."""
+        count = len(self.offsets)
+        rows = np.arange(count)
+        if not (self.spec.is_raw and self.spec.is_fixed):
+            return rows + 1
+        breaks = np.append(np.flatnonzero(np.diff(self.offsets) != self.stride) + 1, count)
+        return breaks[np.searchsorted(breaks, rows, side="right")]
 
     def __getitem__(self, rows: Any) -> Any:
         """Return one sample's array, or several samples'.
@@ -115,10 +127,11 @@ class StoredColumn:
 
     def _range(self, start: int, stop: int) -> Any:
         if stop - start > 1 and self.is_run(start, stop):
-            shape = tuple(size or 0 for size in self.spec.shape)
-            strides = (self.stride, *_c_strides(shape, self._dtype.itemsize))
             return self._mapping.array(
-                int(self.offsets[start]), self._dtype, (stop - start, *shape), strides=strides
+                int(self.offsets[start]),
+                self._dtype,
+                (stop - start, *self._fixed_shape),
+                strides=self._batch_strides,
             )
         if stop - start == 1 and self.spec.is_fixed:
             return self._one(start)[np.newaxis]
@@ -127,8 +140,7 @@ class StoredColumn:
     def _gather(self, rows: list[int]) -> Any:
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
-        shape = tuple(size or 0 for size in self.spec.shape)
-        batch = np.empty((len(rows), *shape), self._dtype)
+        batch = np.empty((len(rows), *self._fixed_shape), self._dtype)
         for position, row in enumerate(rows):
             batch[position] = self._one(row)
         batch.flags.writeable = False

@@ -44,14 +44,18 @@ def make_store(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-@pytest.fixture
-def quick_path() -> Iterator[Path]:
+@pytest.fixture(scope="session")
+def memory_folder() -> Iterator[Path]:
     """Return a folder in memory where there is one: nobody waits for the disk there."""
-    memory = "/dev/shm"
-    usable = os.path.isdir(memory) and os.access(memory, os.W_OK)  # noqa: PTH112
-    folder = Path(tempfile.mkdtemp(prefix="ocrstore-", dir=memory if usable else None))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent, prefix="ocrstore-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def quick_path(memory_folder: Path) -> Path:
+    """Return a new folder in memory."""
+    return Path(tempfile.mkdtemp(dir=memory_folder))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ocrstore.errors import CorruptStoreError, OCRStoreError, SchemaError, UnknownSampleError
+from ocrstore.format.bulk import BulkFile
 from ocrstore.format.columns import Column
 from ocrstore.format.environment import Environment, write_error
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
@@ -104,7 +105,6 @@ def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     try:
         locks.append(FileLock(partial, create=True, store=target))
         try:
-            os.truncate(partial, 0)
             _copy_live(take_snapshot(target), partial, progress)
             shutil.copymode(target, partial)
             publish(partial, target, locks=locks)
@@ -119,10 +119,10 @@ def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -
 
 
 def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None:
-    environment = Environment(str(partial), durable=False)
+    container = BulkFile(partial)
     try:
         columns = base.manifest.columns
-        payload = PayloadWriter(environment, columns, first_group=0)
+        payload = PayloadWriter(container, columns, first_group=0)
         for row in range(len(base.index)):
             payload.add({name: _stored_bytes(base, name, row) for name in columns})
             if progress is not None:
@@ -140,7 +140,7 @@ def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None
         generation = base.newest + 1
         entry = history_entry("compact", generation, samples=len(index))
         publish_generation(
-            environment,
+            container,
             table,
             columns,
             generation=generation,
@@ -148,8 +148,9 @@ def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None
             history=[*base.manifest.history, entry],
             metadata=base.manifest.metadata,
         )
+        container.finish()
     finally:
-        environment.close()
+        container.close()
 
 
 def _check_copied(base: Snapshot, copied: Mapping[str, Rows]) -> None:

@@ -31,21 +31,8 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         raise WriteError(f"{target}: the folder {target.parent} does not exist. Make it first.")
 
 
-def sync_file(path: Path) -> None:
-    """Bring a file's bytes onto the disk."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as exc:
-        raise write_error(str(path), exc) from exc
-
-
 def publish(partial: Path, target: Path, *, locks: Iterable[FileLock]) -> None:
-    """Make the hidden file the store, atomically; readers of the old one keep it."""
-    sync_file(partial)
+    """Make the hidden file, synced before, the store; readers of the old one keep it."""
     if sys.platform == "win32":  # an open file cannot be renamed there
         for lock in locks:
             lock.release()

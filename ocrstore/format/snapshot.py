@@ -13,11 +13,11 @@ from ocrstore.errors import (
     UnsupportedFormatError,
 )
 from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, decode_blob
+from ocrstore.format.damage import corrupt
 from ocrstore.format.index import Index, check_places, parse_index
 from ocrstore.format.layout import (
     INDEX_PREFIX,
     MANIFEST_PREFIX,
-    PENDING_KEY,
     numbered_key,
     parse_numbered_key,
 )
@@ -115,11 +115,11 @@ def newest_generation(pages: PageReader) -> int:
         generation = parse_numbered_key(MANIFEST_PREFIX, last[0])
         if generation is not None:
             return generation
-        if last[0] == PENDING_KEY:
-            raise NotAStoreError(
-                f"{pages.name}: an unfinished build, not a store. Run the build again: it goes on "
-                "where it stopped."
-            )
+    elif pages.is_unfinished():
+        raise NotAStoreError(
+            f"{pages.name}: an unfinished build, not a store. Run the build again: it goes on "
+            "where it stopped."
+        )
     raise NotAStoreError(
         f"{pages.name}: an LMDB file, but not an ocrstore file (it has no manifest). "
         "`ocrstore build` makes a store."
@@ -148,7 +148,8 @@ def _find_manifest(pages: PageReader, generation: int) -> Value:
     if value is None:
         known = ", ".join(map(str, list_generations(pages)))
         raise UnknownGenerationError(
-            f"{pages.name}: has no generation {generation}; it has {known}."
+            f"{pages.name}: has no generation {generation}; it has {known}. Older ones are gone "
+            "after `ocrstore compact`."
         )
     return value
 
@@ -156,17 +157,14 @@ def _find_manifest(pages: PageReader, generation: int) -> Value:
 def _find_index(pages: PageReader, generation: int) -> Value:
     value = pages.find(numbered_key(INDEX_PREFIX, generation))
     if value is None:
-        raise CorruptStoreError(
-            f"{pages.name}: index of generation {generation}: is not there. Restore the file from "
-            "a copy."
-        )
+        raise corrupt(f"{pages.name}: index of generation {generation}", "is not there")
     return value
 
 
 def _parse_manifest(pages: PageReader, generation: int, value: Value) -> Manifest:
     where = f"{pages.name}: manifest of generation {generation}"
     payload = decode_blob(MANIFEST_MAGIC, generation, pages.view(value), what=where)
-    return parse_manifest(bytes(payload), generation=generation, where=where)
+    return parse_manifest(payload, generation=generation, where=where)
 
 
 def _parse_index(pages: PageReader, manifest: Manifest, value: Value) -> Index:

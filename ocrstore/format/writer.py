@@ -14,19 +14,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ocrstore.errors import (
-    OCRStoreError,
     SchemaError,
     StoreClosedError,
     UnknownSampleError,
 )
 from ocrstore.format import resume as resuming
 from ocrstore.format.attributes import check_schema, to_schema, to_table, unify
+from ocrstore.format.bulk import BulkFile
 from ocrstore.format.codecs import encode_row
 from ocrstore.format.columns import Column, Encoded
-from ocrstore.format.environment import Environment, write_error
+from ocrstore.format.environment import Environment
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
 from ocrstore.format.index import Rows, build_table
-from ocrstore.format.layout import EXTENT_PREFIX, MAX_KEY_NBYTES, is_valid_name, parse_extent_key
+from ocrstore.format.layout import (
+    EXTENT_PREFIX,
+    MAX_KEY_NBYTES,
+    MAX_ROW_NBYTES,
+    is_valid_name,
+    parse_extent_key,
+)
 from ocrstore.format.locking import FileLock
 from ocrstore.format.pages import PageReader
 from ocrstore.format.payload import PayloadWriter, StoredRow
@@ -47,7 +53,7 @@ class Writer:
     def __init__(
         self,
         target: Path,
-        environment: Environment,
+        container: BulkFile | Environment,
         locks: Sequence[FileLock],
         columns: Mapping[str, Column],
         *,
@@ -63,7 +69,7 @@ class Writer:
         self.columns = dict(columns)
         self.metadata: dict[str, Any] = dict(metadata)
         """JSON that goes into the manifest; may be changed until the writer closes."""
-        self._environment = environment
+        self._container = container
         self._locks = list(locks)
         self._base = base
         self._partial = partial
@@ -80,7 +86,7 @@ class Writer:
         self._order: dict[str, int] = {key: row for row, key in enumerate(keys)}
         self._counts = {"appended": 0, "replaced": 0, "deleted": 0}
         self._payload = PayloadWriter(
-            environment,
+            container,
             columns,
             first_group=base.manifest.groups if base else 0,
             record=self._group_record if token is not None else None,
@@ -147,7 +153,7 @@ class Writer:
         # extents that were committed to a published file stay until the next writer frees them:
         # an interrupt may come after the commit that published them
         try:
-            self._environment.close()
+            self._container.close()
             if self._partial is not None and self._token is None:
                 self._partial.unlink(missing_ok=True)
         finally:
@@ -195,7 +201,7 @@ class Writer:
         table = to_table(self._keys, self._records, self._schema)
         self._tables.append(table)
         record = build_table(self._keys, self.columns, rows, table)
-        return resuming.encode_group(group, record, page_size=self._environment.page_size)
+        return resuming.encode_group(group, record)
 
     def _adopt(self, groups: Sequence[resuming.ResumedGroup]) -> None:
         for group in groups:
@@ -211,7 +217,7 @@ class Writer:
         base = self._base
         metadata = check_metadata(self.metadata)
         if base and not any(self._counts.values()) and metadata == dict(base.manifest.metadata):
-            self._environment.close()
+            self._container.close()
             return
         if self._payload.pending:
             self._payload.flush()
@@ -219,7 +225,7 @@ class Writer:
         generation = base.newest + 1 if base else 1
         entry = history_entry(self._action, generation, samples=len(self._order), **self._counts)
         publish_generation(
-            self._environment,
+            self._container,
             self._index_table(),
             self.columns,
             generation=generation,
@@ -228,7 +234,9 @@ class Writer:
             metadata=metadata,
             deletes=resuming.leftovers(self._payload.next_group) if self._token else (),
         )
-        self._environment.close()
+        if isinstance(self._container, BulkFile):
+            self._container.finish()
+        self._container.close()
         if self._partial is not None:
             publish(self._partial, self.path, locks=self._locks)
 
@@ -301,32 +309,28 @@ def create(
     options = {"group_rows": group_rows, "group_nbytes": group_nbytes}
     partial = partial_path(target)
     locks = [FileLock(partial, create=True, store=target)]
-    environment: Environment | None = None
+    container: BulkFile | None = None
     try:
         check_target(target, overwrite=overwrite)  # another writer may have published it just now
         if target.exists():  # a writer that is adding to it would lose its work
             locks.append(FileLock(target, create=False, store=target))
         resumed = resuming.load(partial, columns, resume) if resume is not None else None
-        if resumed is None:
-            # truncated only under its lock: no other writer can be at work in it
-            os.truncate(partial, 0)
-        environment = Environment(str(partial), durable=False)
+        # opened, and emptied, only under its lock: no other writer can be at work in it
+        container = BulkFile(partial, resume=resumed.values if resumed else None)
         if resume is not None and resumed is None:
-            environment.commit(resuming.encode_pending(columns, resume, environment.page_size))
-    except BaseException as exc:
-        if environment is not None:
-            environment.close()
+            container.commit(resuming.encode_pending(columns, resume))
+    except BaseException:
+        if container is not None:
+            container.close()
         with suppress(OSError):
             if resume is None or partial.stat().st_size == 0:
                 partial.unlink()
         for lock in locks:
             lock.release()
-        if isinstance(exc, OSError) and not isinstance(exc, OCRStoreError):
-            raise write_error(str(partial), exc) from exc
         raise
     writer = Writer(
         target,
-        environment,
+        container,
         locks,
         columns,
         base=None,
@@ -338,7 +342,7 @@ def create(
         group_options={name: value for name, value in options.items() if value is not None},
     )
     if resumed:
-        writer._adopt(resumed)
+        writer._adopt(resumed.groups)
     return writer
 
 
@@ -370,7 +374,7 @@ def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
     environment: Environment | None = None
     try:
         base = take_snapshot(target)
-        environment = Environment(str(target), durable=True)
+        environment = Environment(target)
         pages = PageReader(base.mapping.buffer, name=str(target))
         places = {key: parse_extent_key(key) for key, _ in pages.items(EXTENT_PREFIX)}
         orphans = [
@@ -441,4 +445,8 @@ def _encoded(column: Column, row: Encoded, where: str) -> StoredRow:
         raise SchemaError(f"{where}: expected shape {column.shape}, found {shape}.")
     if column.codec != "jpeg":
         raise SchemaError(f"{where}: Encoded is for jpeg columns; this one is {column.codec}.")
+    if not column.fits(shape) or len(row.data) > MAX_ROW_NBYTES:
+        raise SchemaError(
+            f"{where}: shape {shape}; a row may have at most 2 GiB. Split the sample."
+        )
     return np.frombuffer(row.data, np.uint8), shape
