@@ -41,13 +41,20 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def interleaved(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def interleaved(
+    works: dict[str, Callable[[], object]],
+    rounds: int,
+    *,
+    before: Callable[[], object] = lambda: None,
+) -> dict[str, list[float]]:
+    """Time each work once a round; `before` prepares the ground for each, untimed."""
     times: dict[str, list[float]] = {name: [] for name in works}
-    for work in works.values():  # warm up
-        work()
-    for _ in range(rounds):
+    for round_ in range(rounds + 1):
         for name, work in works.items():
-            times[name].append(seconds(work))
+            before()
+            elapsed = seconds(work)
+            if round_:  # the first round warms up
+                times[name].append(elapsed)
     return times
 
 
@@ -153,12 +160,19 @@ def bench_opening(folder: Path, rounds: int) -> list[tuple]:
 
 
 def bench_writing(folder: Path, arrays: dict[str, np.ndarray], rounds: int) -> list[tuple]:
+    def clean() -> None:
+        # both write a new file into memory that the system has just got back
+        for name in ("write.ocrs", "write.bin"):
+            (folder / name).unlink(missing_ok=True)
+        os.sync()
+
     times = interleaved(
         {
             "store": lambda: write_store(folder / "write.ocrs", arrays),
             "plain": lambda: write_plain(folder / "write.bin", arrays),
         },
         rounds,
+        before=clean,
     )
     speed = SAMPLES * SAMPLE_NBYTES / statistics.median(times["store"]) / 1e6
     return [("writing, against a plain file with fsync", ratio(times, "store", "plain"), 0.5, f"{speed:.0f} MB/s")]  # fmt: skip

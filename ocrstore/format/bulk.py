@@ -41,6 +41,9 @@ from ocrstore.format.pages import (
 PAGE_SIZE = 4096
 _NODE_MAX = ((PAGE_SIZE - PAGE_HEADER.size) // 2 & ~1) - 2  # a larger leaf node gets own pages
 _MAP_STEP = 2**30
+_CHUNK_NBYTES = (
+    2**18
+)  # one write call; Linux spends up to ten times the processor time on huge ones
 _FREE_CHUNK = 2**16  # page numbers in one record of the free list
 
 
@@ -142,8 +145,9 @@ class BulkFile:
     def _write_all(self, parts: Iterable[Any]) -> None:
         for part in parts:
             view = memoryview(part).cast("B")
-            while view:
-                view = view[self._file.write(view) :]
+            start = 0
+            while start < len(view):
+                start += self._file.write(view[start : start + _CHUNK_NBYTES])
 
 
 _EMPTY_TREE = (0, 0, 0, 0, 0, NO_PAGE)
