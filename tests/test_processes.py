@@ -89,7 +89,8 @@ def test_a_reader_without_rights(quick_path, make_store, run_driver):
     path = folder / "store.ocrs"
     shutil.copyfile(make_store(samples=3), path)
     content, listing = path.read_bytes(), sorted(folder.iterdir())
-    quick_path.chmod(0o755)
+    for parent in (quick_path, quick_path.parent):
+        parent.chmod(0o755)  # nobody may look into it
     path.chmod(0o444)
     folder.chmod(0o555)
     try:
