@@ -30,13 +30,16 @@ def run(*arguments: object) -> None:
 
 
 def read_through_a_loader(store: Path) -> None:
+    from ocrstore.torch import OCRStoreDataset
     from torch.utils.data import DataLoader
 
-    from ocrstore.torch import OCRStoreDataset
-
-    say(f'>>> loader = DataLoader(OCRStoreDataset("{store}"), batch_size=16, num_workers=2, shuffle=True)')
+    say(
+        f'>>> loader = DataLoader(OCRStoreDataset("{store}"), batch_size=16, num_workers=2, shuffle=True)'
+    )
     dataset = OCRStoreDataset(store)
-    loader = DataLoader(dataset, batch_size=16, num_workers=2, shuffle=True, persistent_workers=True)
+    loader = DataLoader(
+        dataset, batch_size=16, num_workers=2, shuffle=True, persistent_workers=True
+    )
     for epoch in (1, 2):
         started = time.perf_counter()
         seen = 0
@@ -51,7 +54,9 @@ def read_through_a_loader(store: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=Path("demo"))
     parser.add_argument("--count", type=int, default=48)
     options = parser.parse_args()
@@ -65,7 +70,21 @@ def main() -> None:
     run("verify", store)
     run("verify", store, "--source", folder / "images", "--sample", 8)
     read_through_a_loader(store)
-    run("train", store, "--epochs", 2, "--batch-size", 8, "--width", 16, "--inner", 32, "--out", folder / "run", "--quiet")
+    run(
+        "train",
+        store,
+        "--epochs",
+        2,
+        "--batch-size",
+        8,
+        "--width",
+        16,
+        "--inner",
+        32,
+        "--out",
+        folder / "run",
+        "--quiet",
+    )
     say(f"done; everything is in {folder}/")
 
 
