@@ -17,6 +17,7 @@ import ocrstore
 
 def main(path: str) -> None:
     """Read everything; show that writing is refused with a clear error."""
+    ocrstore.verify(path)  # imports what it needs while this user may read Python's own files
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(65534)
