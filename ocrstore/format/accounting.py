@@ -1,4 +1,4 @@
-"""The page census of a store: every page holds meta, tree or value, is free, or is an error."""
+"""The page census: every page is meta, tree, value or free, or an error (FORMAT.md 3.5)."""
 
 from __future__ import annotations
 
@@ -73,6 +73,11 @@ class _Owners:
         return None
 
     @property
+    def start(self) -> int:
+        """The first page that is owned."""
+        return self._starts[0] if self._starts else 2
+
+    @property
     def end(self) -> int:
         """The first page behind all that are owned."""
         return self._runs[self._starts[-1]][0] if self._starts else 2
@@ -114,7 +119,10 @@ def _walk_state(reader: PageReader, meta: Meta, census: Census) -> _Owners:
 def _check_cover(meta: Meta, owners: _Owners, census: Census) -> None:
     if census.problems:
         return  # after structural damage the rest of the count says nothing new
-    if meta.last_page + 1 - 2 != owners.pages or owners.end > meta.last_page + 1:
+    if owners.start < 2 or owners.end > meta.last_page + 1:
+        # liblmdb would write over a meta page that is listed as free
+        census.problems.append("the free list names a meta page, or a page behind the last one")
+    if meta.last_page + 1 - 2 != owners.pages:
         census.problems.append(
             f"{meta.last_page - 1} pages are in use by LMDB's count, {owners.pages} are reachable"
         )
@@ -137,7 +145,6 @@ class _Walk:
         self.values: dict[bytes, Value] = {}
         self.free: list[int] = []
         self.branch_pages = self.leaf_pages = self.overflow_pages = self.entries = 0
-        self.last_key: bytes | None = None
 
     def run(self) -> None:
         if not self.tree.is_empty:
