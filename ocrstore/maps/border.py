@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.blocks import POOL
-from ocrstore.offsets import SLACK, Offset, fill
-from ocrstore.outlines import Floats, Ints, Outlines, find_convex
+from ocrstore.maps.memory import POOL
+from ocrstore.maps.offsets import SLACK, Offset, fill
+from ocrstore.maps.outlines import Bools, Floats, Ints, Outlines
 
 Image = npt.NDArray[np.float32]
 
@@ -26,8 +27,12 @@ _TILE_PIXELS = 1 << 14
 _BATCH_PIXELS = 1 << 17
 """What is measured before it is put on the canvas, polygons that are larger apart."""
 _TILES_TOGETHER = 128
+_TINY = 1e-300
+"""Least divisor: polygons and edges without extent are there, but not used."""
 _MAX_CONVEX_EDGES = 16
 """With more edges than these, most pixels are far from most edges."""
+_CONVEX_SLACK = 1e-6
+"""What rounding may put a point outside of a line, over D: far less than values are exact to."""
 _MAX_SLENDERNESS = 2000.0
 """Perimeter over D up to which float32 gives the values to better than 0.0005."""
 
@@ -57,18 +62,15 @@ class BorderPainter:
         self._outlines = outlines
         self._distances = distances
         self._peak = np.float32(thresh_max)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # degenerate polygons and edges are not used, but they are there
-            self._slopes = (thresh_max - thresh_min) / distances
-            directions = outlines.edges / outlines.lengths
-        slender = outlines.perimeters > _MAX_SLENDERNESS * distances
-        few = outlines.starts[1:] - outlines.starts[:-1] <= _MAX_CONVEX_EDGES
-        self._slender = slender.tolist()
-        self._lined = (find_convex(outlines) & few & ~slender).tolist()
+        self._slopes = (thresh_max - thresh_min) / np.maximum(distances, _TINY)
+        directions = outlines.edges / np.maximum(outlines.lengths, _TINY)
         # outwards: to the right of the direction if the area is positive
-        sides = np.sign(outlines.areas)[outlines.owners]
-        self._frames = np.concatenate((directions, directions[::-1] * sides))
-        np.negative(self._frames[3], out=self._frames[3])
+        normals = directions[::-1] * np.sign(outlines.areas)[:, None]
+        np.negative(normals[1], out=normals[1])
+        self._frames = np.concatenate((directions, normals))
+        slender = outlines.perimeters > _MAX_SLENDERNESS * distances
+        self._slender = slender.tolist()
+        self._lined = (find_convex(outlines, normals, distances) & ~slender).tolist()
 
     def paint(self, canvas: Image, offsets: Sequence[Offset]) -> None:
         """Raise the canvas to each polygon's values, within its dilated contour."""
@@ -99,76 +101,72 @@ class BorderPainter:
         limits = block[pixels : 2 * pixels]
         limits[...] = 0
         lined: list[_Tile] = []
+        others: list[_Tile] = []
         for offset, box in batch:
             fill(box.of(limits), offset.dilated, 1.0, shift=(-box.left, -box.top))
-            if self._lined[box.polygon]:
-                lined += _split(box)
-            else:
-                for tile in _split(box):
-                    self._measure_segments(tile.of(values), tile)
+            (lined if self._lined[box.polygon] else others).extend(_split(box))
         for first in range(0, len(lined), _TILES_TOGETHER):
             some = lined[first : first + _TILES_TOGETHER]
             self._measure_lines(values, block[2 * pixels :], some)
+        for tile in others:
+            self._measure_segments(tile.of(values), tile)
         np.subtract(self._peak, values, out=values)
         np.minimum(values, limits, out=values)
         for _, box in batch:
             view = canvas[box.top : box.top + box.height, box.left : box.left + box.width]
-            np.maximum(view, box.of(values), out=view)
+            cv2.max(view, box.of(values), view)  # on a part of a canvas far faster than numpy's
 
     def _measure_lines(self, values: Image, scratch: Image, tiles: Sequence[_Tile]) -> None:
         """Measure convex polygons by their lines, then the wedges beyond their corners."""
-        table = np.array(tiles)
-        heads = self._outlines.starts[table[:, 0]]
-        counts = self._outlines.starts[table[:, 0] + 1] - heads
-        # one row for each tile and edge from here on; `take` is much faster than indexing is
-        tile_of = np.arange(len(tiles)).repeat(counts)
-        edges = np.arange(len(tile_of)) + (heads - counts.cumsum() + counts)[tile_of]
-        rows = table[tile_of].T
-        corners = self._outlines.points.take(edges, axis=1) - rows[1:3]
-        frames = self._frames.take(edges, axis=1)
-        across, down = frames[2:] * self._slopes[rows[0]]
-        constant = -(corners[0] * across + corners[1] * down)
-        lines = np.concatenate((across, down, constant)).astype(np.float32).reshape(3, -1, 1)
-        steps = np.arange(table[:, 3:5].max(), dtype=np.float32)
-        along_x = (lines[0] * steps)[:, None, :]
-        along_y = (lines[1] * steps + lines[2])[:, :, None]
-        end = 0
-        for tile, count in zip(tiles, counts.tolist(), strict=True):
-            begin, end = end, end + count
-            signed = scratch[: count * tile.width * tile.height]
-            signed = signed.reshape(count, tile.height, tile.width)
-            np.add(
-                along_y[begin:end, : tile.height], along_x[begin:end, :, : tile.width], out=signed
-            )
+        table = np.array(tiles).T
+        polygons = table[0]
+        frames = self._frames.take(polygons, axis=1)
+        corners = self._outlines.points.take(polygons, axis=1) - table[1:3, :, None]
+        normals = frames[2:] * self._slopes[polygons][:, None]
+        products = corners * normals
+        lines = np.concatenate((normals, (products[0] + products[1])[None])).astype(np.float32)
+        across, down, constant = lines[..., None]
+        steps = np.arange(max(max(tile.width, tile.height) for tile in tiles), dtype=np.float32)
+        along_x = (across * steps)[:, :, None, :]
+        along_y = (down * steps - constant)[:, :, :, None]
+        edges = lines.shape[2]
+        for tile, xs, ys in zip(tiles, along_x, along_y, strict=True):
+            signed = scratch[: edges * tile.width * tile.height]
+            signed = signed.reshape(edges, tile.height, tile.width)
+            np.add(ys[:, : tile.height], xs[:, :, : tile.width], out=signed)
             view = tile.of(values)
             np.maximum.reduce(signed, axis=0, out=view)
             np.abs(view, out=view)
-        self._measure_wedges(values, edges, corners, frames, rows)
+        self._measure_wedges(values, corners, frames, table)
 
-    def _measure_wedges(
-        self, values: Image, edges: Ints, corners: Floats, frames: Floats, rows: Ints
-    ) -> None:
-        """Measure the pixels whose nearest point is a corner; `rows` are tiles, one for each."""
-        polygons, _, _, widths, _, starts = rows
-        frames_before = self._frames.take(self._outlines.previous[edges], axis=1)
-        first, second = frames_before[2:], frames[2:]
+    def _measure_wedges(self, values: Image, corners: Floats, frames: Floats, table: Ints) -> None:
+        """Measure the pixels whose nearest point is a corner; `table` has the tiles as columns."""
+        edges = frames.shape[2]
+        # from here on one column for each tile and corner
+        polygons, _, _, widths, heights, starts = table.repeat(edges, axis=1)
+        corners = corners.reshape(2, -1)
+        following = frames.take(np.arange(1 - edges, 1), axis=2).reshape(4, -1)
+        frames = frames.reshape(4, -1)
+        first, second = frames[2:], following[2:]
         # the part of a wedge in which a line is nearer than D is a kite: the corner, the ends of
         # both normals, and where the lines at their ends meet; the dilated contour ends it earlier
         reach = self._distances[polygons]
-        tip = (first + second) / (1 + first[0] * second[0] + first[1] * second[1])
+        products = first * second
+        tip = (first + second) / (1 + products[0] + products[1])
         low = np.minimum(np.minimum(first, second), np.minimum(tip, 0)) * reach
         high = np.maximum(np.maximum(first, second), np.maximum(tip, 0)) * reach
         reach = reach + SLACK
         begin = np.ceil(np.maximum(corners + np.maximum(low, -reach), 0))
-        end = np.floor(np.minimum(corners + np.minimum(high, reach), rows[3:5] - 1))
+        limit = np.array((widths, heights)) - 1
+        end = np.floor(np.minimum(corners + np.minimum(high, reach), limit))
         counts = np.maximum(end - begin + 1, 0).astype(np.intp)
         sizes = counts[0] * counts[1]
         firsts = begin.astype(np.intp)
         origins = starts + firsts[1] * widths + firsts[0]
         exact = np.concatenate(
-            (begin - corners, frames_before[:2], frames[:2], self._slopes[polygons][None])
+            (begin - corners, frames[:2], following[:2], self._slopes[polygons][None])
         )
-        whole = np.concatenate((counts[:1], widths[None], origins[None]))
+        whole = np.array((counts[0], widths, origins))
         # boxes are no larger than tiles, so that batches of them are not much larger either
         batches = sizes.cumsum() // _BATCH_PIXELS
         for batch in range(int(batches[-1]) + 1):
@@ -187,20 +185,20 @@ class BorderPainter:
 
     def _measure_segments(self, view: Image, tile: _Tile) -> None:
         """Measure a polygon of any form, edge by edge."""
-        first, last = self._outlines.starts[tile.polygon : tile.polygon + 2].tolist()
         reach = self._distances[tile.polygon]
         slope = float(self._slopes[tile.polygon])
         kind = np.float64 if self._slender[tile.polygon] else np.float32
-        tails = self._outlines.points[:, first:last] - np.array([[tile.left], [tile.top]])
-        heads = tails + self._outlines.edges[:, first:last]
+        heads = self._outlines.points[:, tile.polygon] - np.array([[tile.left], [tile.top]])
+        tails = heads - self._outlines.edges[:, tile.polygon]
+        lengths = self._outlines.lengths[tile.polygon]
         begin = np.ceil(np.maximum(np.minimum(tails, heads) - reach, 0))
         ceiling = np.array([[tile.width - 1], [tile.height - 1]])
         end = np.floor(np.minimum(np.maximum(tails, heads) + reach, ceiling)) + 1
         # a repeated point makes an edge without direction; the edges beside it have its distance
-        near = ((end > begin).all(axis=0) & (self._outlines.lengths[first:last] > 0)).nonzero()[0]
+        near = ((end > begin).all(axis=0) & (lengths > 0)).nonzero()[0]
         boxes = np.concatenate((begin, end))[:, near].T.astype(np.intp).tolist()
-        dx, dy = self._frames[:2, first:last]
-        halves = self._outlines.lengths[first:last] * (slope / 2)
+        dx, dy = self._frames[:2, tile.polygon]
+        halves = lengths * (slope / 2)
         # from the corner of the box, so that numbers are small wherever the edge begins
         x, y = (begin - tails) * slope
         numbers = np.stack((dx, dy, dx * y - dy * x, dx * x + dy * y - halves, halves))
@@ -221,6 +219,22 @@ class BorderPainter:
             part = squares[top:bottom, left:right]
             np.minimum(part, square, out=part)
         view[...] = np.sqrt(squares, out=squares)
+
+
+def find_convex(outlines: Outlines, normals: Floats, distances: Floats) -> Bools:
+    """Tell which polygons have no point outside of an edge's line; `normals` look outwards."""
+    polygons, edges = outlines.lengths.shape
+    if edges > _MAX_CONVEX_EDGES:
+        return np.zeros(polygons, np.bool_)
+    x, y = outlines.points - outlines.points[:, :, :1]
+    across, down = normals[..., None]
+    # (polygons, edges, points): how far out each point is, seen along each edge's normal
+    heights = across * x[:, None] + down * y[:, None]
+    outermost = np.maximum.reduce(heights, axis=2)
+    excess = np.maximum.reduce(outermost - heights.diagonal(axis1=1, axis2=2), axis=1)
+    # a repeated point makes an edge without a line
+    whole = np.minimum.reduce(outlines.lengths, axis=1) > 0
+    return np.asarray(whole & (excess <= _CONVEX_SLACK * distances))
 
 
 def _split(box: _Tile) -> list[_Tile]:

@@ -1,45 +1,18 @@
-"""Polygons to probability and threshold maps with their masks, by the rules of DBNet.
-
-Pixel (x, y) is the point (x, y) of the polygons' plane. For each polygon:
-
-1. *Measure.* A is the absolute shoelace area, L the perimeter, D = A (1 - r^2) / L with r the
-   shrink ratio; in float64, on the polygon as given. Nothing is clipped to the picture: a polygon
-   partly outside is drawn as far as it is inside, with the D of the whole.
-2. *Ignore.* A polygon is ignored if the caller says so, if its upright bounding box (largest minus
-   smallest x, and y) is under `min_size` in width or height, if it has no area (fewer than three
-   points, points on a line, a figure eight with equal loops), or if shrinking leaves nothing. It
-   is filled with 0 in `prob_mask` and gets nothing else: no probability, no border.
-3. *Shrink* by D: pyclipper, round joins, coordinates truncated towards zero to whole pixels as
-   pyclipper does. Where this leaves several parts, the first one that Clipper lists is taken. It
-   is filled with 1 in `prob_map`.
-4. *Dilate* by D in the same way. The first part is the outer contour, so that a hole which
-   dilating leaves is covered. It is filled with 1 in `thresh_mask`.
-5. *Border.* Within that dilated contour, and only there, `thresh_map` is at least
-   `thresh_min + (thresh_max - thresh_min) * (1 - min(1, d / D))`, where d is the distance from
-   the pixel to the nearest edge, as a segment, of the polygon as given (not truncated).
-
-Fills are those of OpenCV's `fillPoly`: even-odd, pixels on the contour included. Overlaps combine
-by the maximum in `prob_map`, `thresh_map` and `thresh_mask` and by the minimum in `prob_mask`, so
-that the order of the polygons makes no difference. Outside of every polygon the maps are 0 and
-`thresh_min`, the masks 1 and 0. Orientation and repeated points make no difference either.
-"""
+"""The maps of one picture, drawn by the rules of the package; hides in what order it happens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.blocks import POOL
-from ocrstore.border import BorderPainter
 from ocrstore.errors import SchemaError
-from ocrstore.offsets import SLACK, Canvas, Contour, bring_near, fill, locate, offset_outlines
-from ocrstore.outlines import MAX_COORDINATE, Outlines, measure
-
-__all__ = ["ALGORITHM", "MAX_COORDINATE", "MapParams", "Maps", "draw_maps"]
+from ocrstore.maps.border import BorderPainter
+from ocrstore.maps.memory import POOL
+from ocrstore.maps.offsets import SLACK, Canvas, Contour, bring_near, fill, locate, offset_contours
+from ocrstore.maps.outlines import Outlines, measure
 
 ALGORITHM = "db-maps/1"
 """Goes into fingerprints: changes whenever the same polygons could give other maps."""
@@ -107,11 +80,11 @@ def draw_maps(
         )
     if height < 1 or width < 1:
         raise SchemaError(f"maps of {width}x{height} pixels cannot be drawn; expected at least 1x1")
-    # checked before anything is allocated
-    outlines = measure(polygons) if len(polygons) else None
+    groups = measure(polygons)  # checked before anything is allocated
     maps = _blank(height, width, params)
-    if outlines is not None:
-        _draw(maps, outlines, np.asarray(ignored, np.bool_), params)
+    flags = np.asarray(ignored, np.bool_)
+    for outlines in groups:
+        _draw(maps, outlines, flags[outlines.positions], params)
     return maps
 
 
@@ -133,11 +106,11 @@ def _draw(
     maps: Maps, outlines: Outlines, ignored: npt.NDArray[np.bool_], params: MapParams
 ) -> None:
     height, width = maps.prob_map.shape
-    areas = np.abs(outlines.areas)
     # a polygon that is one point has no perimeter either
-    distances = areas * (1 - params.shrink_ratio**2) / np.maximum(outlines.perimeters, 1e-300)
+    distances = np.abs(outlines.areas) * (1 - params.shrink_ratio**2)
+    distances /= np.maximum(outlines.perimeters, 1e-300)
     wide, high = outlines.highs - outlines.lows >= params.min_size
-    ignored = ignored | ~(wide & high) | (distances <= 0)
+    drawn = wide & high & (distances > 0) & ~ignored
     reach = distances + SLACK
     visible, beyond = locate(outlines.lows - reach, outlines.highs + reach, height, width)
     far = beyond.tolist()
@@ -148,24 +121,23 @@ def _draw(
         fill(canvas, contour, value)
         return contour
 
-    starts = outlines.starts.tolist()
-    contours = [outlines.pixels[begin:end] for begin, end in pairwise(starts)]
-    for polygon in (ignored & visible).nonzero()[0].tolist():
+    contours = outlines.pixels
+    for polygon in (visible & ~drawn).nonzero()[0].tolist():
         fill_near(maps.prob_mask, contours[polygon], polygon, 0)
-    drawn = (~ignored & visible).nonzero()[0].tolist()
-    if not drawn:
+    chosen = (visible & drawn).nonzero()[0]
+    if not len(chosen):
         return
-    paths = {polygon: contours[polygon].tolist() for polygon in drawn}
     painter = BorderPainter(
         outlines, distances, thresh_min=params.thresh_min, thresh_max=params.thresh_max
     )
-    for offsets in offset_outlines(paths, distances.tolist()):
+    for offsets in offset_contours(chosen.tolist(), contours[chosen], distances[chosen]):
         bordered = []
         for offset in offsets:
+            polygon = offset.polygon
             if not len(offset.shrunken):
-                fill_near(maps.prob_mask, contours[offset.polygon], offset.polygon, 0)
+                fill_near(maps.prob_mask, contours[polygon], polygon, 0)
                 continue
-            fill_near(maps.prob_map, offset.shrunken, offset.polygon, 1)
-            dilated = fill_near(maps.thresh_mask, offset.dilated, offset.polygon, 1)
-            bordered.append(replace(offset, dilated=dilated) if far[offset.polygon] else offset)
+            fill_near(maps.prob_map, offset.shrunken, polygon, 1)
+            dilated = fill_near(maps.thresh_mask, offset.dilated, polygon, 1)
+            bordered.append(offset._replace(dilated=dilated) if far[polygon] else offset)
         painter.paint(maps.thresh_map, bordered)

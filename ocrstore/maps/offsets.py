@@ -1,22 +1,21 @@
-"""Outlines shrunken and dilated on whole pixels, and filled; hides pyclipper and fillPoly."""
+"""Contours shrunken and dilated on whole pixels, and filled; hides pyclipper and fillPoly."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pyclipper
 
-from ocrstore.outlines import Bools, Floats
+from ocrstore.maps.outlines import Bools, Floats
 
 Canvas = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 Contour = npt.NDArray[np.int32]
 """(n, 2), x then y."""
-Path = list[list[int]]
 
 SLACK = 3.0
 """Truncation, Clipper's rounding and the rim of fills reach less than this beyond D."""
@@ -26,8 +25,7 @@ _BATCH_NUMBERS = 1 << 16
 """Paths are held as Python numbers up to about this many; huge round joins have many points."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Offset:
+class Offset(NamedTuple):
     """What became of one polygon: its first shrunken and its first dilated part, empty if none."""
 
     polygon: int
@@ -37,22 +35,24 @@ class Offset:
     """Of the dilated part: left, top, right and bottom, all inclusive; of nothing, inside out."""
 
 
-def offset_outlines(
-    paths: Mapping[int, Path], distances: Sequence[float]
+def offset_contours(
+    polygons: Sequence[int], contours: npt.NDArray[np.int32], distances: Floats
 ) -> Iterator[list[Offset]]:
-    """Shrink and dilate paths, by polygon, by their polygon's distance, in batches of bounded size.
+    """Shrink and dilate each polygon's contour by its distance, in batches of bounded size.
 
     A polygon that shrinks to nothing is not dilated.
     """
     numbers: list[int] = []
     batch: list[int] = []
     lengths: list[int] = []
-    for polygon, path in paths.items():
+    for polygon, path, distance in zip(
+        polygons, contours.tolist(), distances.tolist(), strict=True
+    ):
         clipper = pyclipper.PyclipperOffset()
         clipper.AddPath(path, pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
-        parts = clipper.Execute(-distances[polygon])
+        parts = clipper.Execute(-distance)
         shrunken = parts[0] if parts else ()
-        parts = clipper.Execute(distances[polygon]) if parts else ()
+        parts = clipper.Execute(distance) if parts else ()
         dilated = parts[0] if parts else ()
         numbers.extend(chain.from_iterable(shrunken))
         numbers.extend(chain.from_iterable(dilated))
