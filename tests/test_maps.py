@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ocrstore.errors import SchemaError
 from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MapParams, Maps, draw_maps
-from ocrstore.maps.border import find_convex
+from ocrstore.maps.border import BorderPainter
 from ocrstore.maps.memory import BlockPool
 from ocrstore.maps.outlines import measure
 
@@ -583,29 +583,21 @@ def test_few_blocks_are_kept() -> None:
 
 
 def test_convexity() -> None:
-    """Only what lies on one side of each of its edges is convex."""
-    convex = [
-        SQUARE,
-        SQUARE[::-1],
-        word(70, 22, 0.5, (1e6, 48)),
-        CASES["points on the edges"][0],
-        CASES["around twice"][0],
-    ]
-    others = ["concave", "pentagram", "figure eight", "duplicated points", "spike", "many points"]
-    for polygon in convex:
-        assert is_convex(polygon)
-    for name in others:
-        assert not is_convex(CASES[name][0]), name
+    """Only what turns once, forwards, is convex."""
+    squares = [SQUARE, SQUARE[::-1], SQUARE * 1e6, np.roll(SQUARE, 1, axis=0)]
+    crossed = [CASES[name][0][:4] for name in ("figure eight", "the same point", "concave")]
+    crossed.append(np.array([[10, 10], [90, 10], [30, 30], [10, 90]]))
+    assert are_convex([*squares, *crossed]) == [True] * 4 + [False] * 4
+    assert are_convex(CASES["points on the edges"]) == [True]
+    for name in ("concave", "pentagram", "around twice", "duplicated points", "spike"):
+        assert are_convex(CASES[name]) == [False], name
 
 
-def is_convex(polygon: np.ndarray) -> bool:
-    """Ask for one polygon, with the D of the default ratio."""
-    (outlines,) = measure([polygon])
-    area, length = area_and_length(polygon - polygon[0])
-    dx, dy = outlines.edges / np.maximum(outlines.lengths, 1e-9)
-    normals = np.stack((dy, -dx)) * np.sign(outlines.areas)
-    (found,) = find_convex(outlines, normals, np.array([area * 0.84 / length]))
-    return bool(found)
+def are_convex(polygons: list[np.ndarray]) -> list[bool]:
+    """Ask for polygons with the same number of points."""
+    (outlines,) = measure(polygons)
+    painter = BorderPainter(outlines, np.ones(len(polygons)), thresh_min=0.3, thresh_max=0.7)
+    return painter.convex.tolist()
 
 
 def test_the_algorithm_has_a_name() -> None:

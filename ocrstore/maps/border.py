@@ -31,8 +31,6 @@ _TINY = 1e-300
 """Least divisor: polygons and edges without extent are there, but not used."""
 _MAX_CONVEX_EDGES = 16
 """With more edges than these, most pixels are far from most edges."""
-_CONVEX_SLACK = 1e-6
-"""What rounding may put a point outside of a line, over D: far less than values are exact to."""
 _MAX_SLENDERNESS = 2000.0
 """Perimeter over D up to which float32 gives the values to better than 0.0005."""
 
@@ -67,10 +65,39 @@ class BorderPainter:
         # outwards: to the right of the direction if the area is positive
         normals = directions[::-1] * np.sign(outlines.areas)[:, None]
         np.negative(normals[1], out=normals[1])
-        self._frames = np.concatenate((directions, normals))
         slender = outlines.perimeters > _MAX_SLENDERNESS * distances
         self._slender = slender.tolist()
-        self._lined = (find_convex(outlines, normals, distances) & ~slender).tolist()
+        self._directions = directions
+        self._prepare_corners(directions, normals)
+        self._lined = (self.convex & ~slender).tolist()
+
+    def _prepare_corners(self, directions: Floats, normals: Floats) -> None:
+        """Find the convex polygons, and what of their corners and lines each tile needs."""
+        count = directions.shape[2]
+        following = np.arange(1 - count, 1)
+        leaving, second = directions.take(following, axis=2), normals.take(following, axis=2)
+        products = normals * leaving
+        sines = -(products[0] + products[1])
+        products = normals * second
+        cosines = products[0] + products[1]
+        self.convex = find_convex(self._outlines, sines, cosines)
+        # the part of a wedge in which a line is nearer than D is a kite: the corner, the ends of
+        # both normals, and where the lines at their ends meet; the dilated contour ends it earlier
+        tip = (normals + second) / np.maximum(1 + cosines, _TINY)
+        reach = self._distances[:, None]
+        most = reach + SLACK
+        low = np.minimum(np.minimum(normals, second), np.minimum(tip, 0)) * reach
+        high = np.maximum(np.maximum(normals, second), np.maximum(tip, 0)) * reach
+        self._corners = np.concatenate(
+            (
+                self._outlines.points,
+                normals * self._slopes[:, None],
+                np.maximum(low, -most),
+                np.minimum(high, most),
+                directions,
+                -leaving,
+            )
+        )
 
     def paint(self, canvas: Image, offsets: Sequence[Offset]) -> None:
         """Raise the canvas to each polygon's values, within its dilated contour."""
@@ -119,53 +146,37 @@ class BorderPainter:
     def _measure_lines(self, values: Image, scratch: Image, tiles: Sequence[_Tile]) -> None:
         """Measure convex polygons by their lines, then the wedges beyond their corners."""
         table = np.array(tiles).T
-        polygons = table[0]
-        frames = self._frames.take(polygons, axis=1)
-        corners = self._outlines.points.take(polygons, axis=1) - table[1:3, :, None]
-        normals = frames[2:] * self._slopes[polygons][:, None]
-        products = corners * normals
-        lines = np.concatenate((normals, (products[0] + products[1])[None])).astype(np.float32)
-        across, down, constant = lines[..., None]
+        corners = self._corners.take(table[0], axis=1)
+        corners[:2] -= table[1:3, :, None]
+        products = corners[:2] * corners[2:4]
+        down, across = corners[3].astype(np.float32), corners[2].astype(np.float32)
+        constant = (products[0] + products[1]).astype(np.float32)
         steps = np.arange(max(max(tile.width, tile.height) for tile in tiles), dtype=np.float32)
-        along_x = (across * steps)[:, :, None, :]
-        along_y = (down * steps - constant)[:, :, :, None]
-        edges = lines.shape[2]
-        for tile, xs, ys in zip(tiles, along_x, along_y, strict=True):
+        along_x = across[:, :, None, None] * steps
+        along_y = down[:, :, None] * steps
+        along_y -= constant[:, :, None]
+        edges = len(along_y[0])
+        for tile, xs, ys in zip(tiles, along_x, along_y[..., None], strict=True):
             signed = scratch[: edges * tile.width * tile.height]
             signed = signed.reshape(edges, tile.height, tile.width)
             np.add(ys[:, : tile.height], xs[:, :, : tile.width], out=signed)
             view = tile.of(values)
             np.maximum.reduce(signed, axis=0, out=view)
             np.abs(view, out=view)
-        self._measure_wedges(values, corners, frames, table)
+        self._measure_wedges(values, corners.reshape(len(corners), -1), table.repeat(edges, axis=1))
 
-    def _measure_wedges(self, values: Image, corners: Floats, frames: Floats, table: Ints) -> None:
-        """Measure the pixels whose nearest point is a corner; `table` has the tiles as columns."""
-        edges = frames.shape[2]
-        # from here on one column for each tile and corner
-        polygons, _, _, widths, heights, starts = table.repeat(edges, axis=1)
-        corners = corners.reshape(2, -1)
-        following = frames.take(np.arange(1 - edges, 1), axis=2).reshape(4, -1)
-        frames = frames.reshape(4, -1)
-        first, second = frames[2:], following[2:]
-        # the part of a wedge in which a line is nearer than D is a kite: the corner, the ends of
-        # both normals, and where the lines at their ends meet; the dilated contour ends it earlier
-        reach = self._distances[polygons]
-        products = first * second
-        tip = (first + second) / (1 + products[0] + products[1])
-        low = np.minimum(np.minimum(first, second), np.minimum(tip, 0)) * reach
-        high = np.maximum(np.maximum(first, second), np.maximum(tip, 0)) * reach
-        reach = reach + SLACK
-        begin = np.ceil(np.maximum(corners + np.maximum(low, -reach), 0))
-        limit = np.array((widths, heights)) - 1
-        end = np.floor(np.minimum(corners + np.minimum(high, reach), limit))
+    def _measure_wedges(self, values: Image, corners: Floats, tiles: Ints) -> None:
+        """Measure the pixels whose nearest point is a corner; one column for each corner."""
+        polygons, _, _, widths, _, starts = tiles
+        points = corners[:2]
+        begin = np.ceil(np.maximum(points + corners[4:6], 0))
+        end = np.floor(np.minimum(points + corners[6:8], tiles[3:5] - 1))
         counts = np.maximum(end - begin + 1, 0).astype(np.intp)
         sizes = counts[0] * counts[1]
-        firsts = begin.astype(np.intp)
-        origins = starts + firsts[1] * widths + firsts[0]
-        exact = np.concatenate(
-            (begin - corners, frames[:2], following[:2], self._slopes[polygons][None])
-        )
+        origin_x, origin_y = begin.astype(np.intp)
+        origins = starts + origin_y * widths + origin_x
+        # what each pixel needs of its corner
+        exact = np.concatenate((begin - points, corners[8:], self._slopes[polygons][None]))
         whole = np.array((counts[0], widths, origins))
         # boxes are no larger than tiles, so that batches of them are not much larger either
         batches = sizes.cumsum() // _BATCH_PIXELS
@@ -176,12 +187,18 @@ class BorderPainter:
             index = np.arange(len(box)) - (size.cumsum() - size).repeat(size)
             count, width, origin = whole.take(box, axis=1)
             down, right = np.divmod(index, count)
-            x, y, into_x, into_y, out_x, out_y, slope = exact.take(box, axis=1)
-            x += right
-            y += down
-            inside = ((x * into_x + y * into_y >= 0) & (x * out_x + y * out_y <= 0)).nonzero()[0]
+            numbers = exact.take(box, axis=1)
+            offset = numbers[:2]
+            offset[0] += right
+            offset[1] += down
+            # a corner is nearest beyond the end of the edge into it and before that out of it
+            products = numbers[2:6].reshape(2, 2, -1) * offset
+            beyond = products[:, 0] + products[:, 1] >= 0
+            inside = (beyond[0] & beyond[1]).nonzero()[0]
             origin += down * width + right
-            values[origin[inside]] = (np.sqrt(x * x + y * y) * slope)[inside]
+            squares = offset * offset
+            nearest = np.sqrt(squares[0] + squares[1]) * numbers[6]
+            values[origin[inside]] = nearest[inside]
 
     def _measure_segments(self, view: Image, tile: _Tile) -> None:
         """Measure a polygon of any form, edge by edge."""
@@ -197,7 +214,7 @@ class BorderPainter:
         # a repeated point makes an edge without direction; the edges beside it have its distance
         near = ((end > begin).all(axis=0) & (lengths > 0)).nonzero()[0]
         boxes = np.concatenate((begin, end))[:, near].T.astype(np.intp).tolist()
-        dx, dy = self._frames[:2, tile.polygon]
+        dx, dy = self._directions[:, tile.polygon]
         halves = lengths * (slope / 2)
         # from the corner of the box, so that numbers are small wherever the edge begins
         x, y = (begin - tails) * slope
@@ -221,20 +238,17 @@ class BorderPainter:
         view[...] = np.sqrt(squares, out=squares)
 
 
-def find_convex(outlines: Outlines, normals: Floats, distances: Floats) -> Bools:
-    """Tell which polygons have no point outside of an edge's line; `normals` look outwards."""
-    polygons, edges = outlines.lengths.shape
-    if edges > _MAX_CONVEX_EDGES:
-        return np.zeros(polygons, np.bool_)
-    x, y = outlines.points - outlines.points[:, :, :1]
-    across, down = normals[..., None]
-    # (polygons, edges, points): how far out each point is, seen along each edge's normal
-    heights = across * x[:, None] + down * y[:, None]
-    outermost = np.maximum.reduce(heights, axis=2)
-    excess = np.maximum.reduce(outermost - heights.diagonal(axis1=1, axis2=2), axis=1)
-    # a repeated point makes an edge without a line
+def find_convex(outlines: Outlines, sines: Floats, cosines: Floats) -> Bools:
+    """Tell which polygons turn forward at every corner and once around in all.
+
+    Given are the angles by which they turn. A repeated point makes an edge without direction.
+    """
+    turns = np.arctan2(sines, cosines)
+    forward = np.minimum.reduce(turns, axis=1) >= 0
+    once = np.add.reduce(turns, axis=1) < 3 * np.pi
     whole = np.minimum.reduce(outlines.lengths, axis=1) > 0
-    return np.asarray(whole & (excess <= _CONVEX_SLACK * distances))
+    few = turns.shape[1] <= _MAX_CONVEX_EDGES
+    return np.asarray(forward & once & whole & few)
 
 
 def _split(box: _Tile) -> list[_Tile]:
