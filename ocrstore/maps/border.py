@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.maps.memory import POOL
-from ocrstore.maps.offsets import SLACK, Offset, fill
+from ocrstore.maps.offsets import SLACK, Contour, fill
 from ocrstore.maps.outlines import Bools, Floats, Ints, Outlines
 
 Image = npt.NDArray[np.float32]
@@ -99,27 +99,30 @@ class BorderPainter:
             )
         )
 
-    def paint(self, canvas: Image, offsets: Sequence[Offset]) -> None:
-        """Raise the canvas to each polygon's values, within its dilated contour."""
+    def paint(self, canvas: Image, dilated: Sequence[tuple[int, Contour]]) -> None:
+        """Raise the canvas to the values of polygons, each within its dilated contour."""
         height, width = canvas.shape
-        batch: list[tuple[Offset, _Tile]] = []
+        batch: list[tuple[_Tile, Contour]] = []
         pixels = 0
-        for offset in offsets:
-            left, top, right, bottom = offset.box
+        for polygon, contour in dilated:
+            if not len(contour):
+                continue
+            left, top, across, down = cv2.boundingRect(contour)
+            right, bottom = min(left + across, width), min(top + down, height)
             left, top = max(left, 0), max(top, 0)
-            across, down = min(right, width - 1) - left + 1, min(bottom, height - 1) - top + 1
+            across, down = right - left, bottom - top
             if across <= 0 or down <= 0:
                 continue
             if batch and pixels + across * down > _BATCH_PIXELS:
                 self._paint_batch(canvas, batch, pixels)
                 batch, pixels = [], 0
-            batch.append((offset, _Tile(offset.polygon, left, top, across, down, pixels)))
+            batch.append((_Tile(polygon, left, top, across, down, pixels), contour))
             pixels += across * down
         if batch:
             self._paint_batch(canvas, batch, pixels)
 
     def _paint_batch(
-        self, canvas: Image, batch: Sequence[tuple[Offset, _Tile]], pixels: int
+        self, canvas: Image, batch: Sequence[tuple[_Tile, Contour]], pixels: int
     ) -> None:
         # in few sizes, so that they come again
         room = max(2 * pixels + _MAX_CONVEX_EDGES * max(_TILE_PIXELS, canvas.shape[1]), 1 << 19)
@@ -129,8 +132,8 @@ class BorderPainter:
         limits[...] = 0
         lined: list[_Tile] = []
         others: list[_Tile] = []
-        for offset, box in batch:
-            fill(box.of(limits), offset.dilated, 1.0, shift=(-box.left, -box.top))
+        for box, contour in batch:
+            fill(box.of(limits), contour, 1.0, shift=(-box.left, -box.top))
             (lined if self._lined[box.polygon] else others).extend(_split(box))
         for first in range(0, len(lined), _TILES_TOGETHER):
             some = lined[first : first + _TILES_TOGETHER]
@@ -139,7 +142,7 @@ class BorderPainter:
             self._measure_segments(tile.of(values), tile)
         np.subtract(self._peak, values, out=values)
         np.minimum(values, limits, out=values)
-        for _, box in batch:
+        for box, _ in batch:
             view = canvas[box.top : box.top + box.height, box.left : box.left + box.width]
             cv2.max(view, box.of(values), view)  # on a part of a canvas far faster than numpy's
 

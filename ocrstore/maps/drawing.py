@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ocrstore.errors import SchemaError
 from ocrstore.maps.border import BorderPainter
 from ocrstore.maps.memory import POOL
-from ocrstore.maps.offsets import SLACK, Canvas, Contour, bring_near, fill, locate, offset_contours
+from ocrstore.maps.offsets import NEAR, NOTHING, SLACK, Contour, bring_near, fill, shrink_and_dilate
 from ocrstore.maps.outlines import Outlines, measure
 
 ALGORITHM = "db-maps/1"
@@ -112,32 +112,29 @@ def _draw(
     wide, high = outlines.highs - outlines.lows >= params.min_size
     drawn = wide & high & (distances > 0) & ~ignored
     reach = distances + SLACK
-    visible, beyond = locate(outlines.lows - reach, outlines.highs + reach, height, width)
-    far = beyond.tolist()
-
-    def fill_near(canvas: Canvas, contour: Contour, polygon: int, value: int) -> Contour:
-        if far[polygon]:
-            contour = bring_near(contour, height, width)
-        fill(canvas, contour, value)
-        return contour
-
-    contours = outlines.pixels
-    for polygon in (visible & ~drawn).nonzero()[0].tolist():
-        fill_near(maps.prob_mask, contours[polygon], polygon, 0)
-    chosen = (visible & drawn).nonzero()[0]
-    if not len(chosen):
-        return
-    painter = BorderPainter(
-        outlines, distances, thresh_min=params.thresh_min, thresh_max=params.thresh_max
-    )
-    for offsets in offset_contours(chosen.tolist(), contours[chosen], distances[chosen]):
-        bordered = []
-        for offset in offsets:
-            polygon = offset.polygon
-            if not len(offset.shrunken):
-                fill_near(maps.prob_mask, contours[polygon], polygon, 0)
-                continue
-            fill_near(maps.prob_map, offset.shrunken, polygon, 1)
-            dilated = fill_near(maps.thresh_mask, offset.dilated, polygon, 1)
-            bordered.append(offset._replace(dilated=dilated) if far[polygon] else offset)
+    boxes = np.concatenate((outlines.lows - reach, outlines.highs + reach))
+    bordered: list[tuple[int, Contour]] = []
+    for polygon, (box, distance, draw) in enumerate(
+        zip(boxes.T.tolist(), distances.tolist(), drawn.tolist(), strict=True)
+    ):
+        left, top, right, bottom = box
+        if left >= width or top >= height or right < 0 or bottom < 0:
+            continue
+        contour = outlines.pixels[polygon]
+        shrunken, dilated = shrink_and_dilate(contour, distance) if draw else (NOTHING, NOTHING)
+        draw = len(shrunken) > 0
+        if min(left, top) < -NEAR or right >= width + NEAR or bottom >= height + NEAR:
+            contour, shrunken, dilated = (
+                bring_near(part, height, width) for part in (contour, shrunken, dilated)
+            )
+        if not draw:
+            fill(maps.prob_mask, contour, 0)
+            continue
+        fill(maps.prob_map, shrunken, 1)
+        fill(maps.thresh_mask, dilated, 1)
+        bordered.append((polygon, dilated))
+    if bordered:
+        painter = BorderPainter(
+            outlines, distances, thresh_min=params.thresh_min, thresh_max=params.thresh_max
+        )
         painter.paint(maps.thresh_map, bordered)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
-from typing import NamedTuple
+from itertools import chain
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pyclipper
 
-from ocrstore.maps.outlines import Bools, Floats
+from ocrstore.maps.outlines import Floats
 
 Canvas = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 Contour = npt.NDArray[np.int32]
@@ -19,65 +17,29 @@ Contour = npt.NDArray[np.int32]
 
 SLACK = 3.0
 """Truncation, Clipper's rounding and the rim of fills reach less than this beyond D."""
-_REACH = 4096
+NEAR = 4096
 """Contours are filled as they are up to this many pixels outside the canvas, and cut beyond it."""
-_BATCH_NUMBERS = 1 << 16
-"""Paths are held as Python numbers up to about this many; huge round joins have many points."""
+NOTHING: Contour = np.empty((0, 2), np.int32)
 
 
-class Offset(NamedTuple):
-    """What became of one polygon: its first shrunken and its first dilated part, empty if none."""
+def shrink_and_dilate(contour: Contour, distance: float) -> tuple[Contour, Contour]:
+    """Return the first shrunken and the first dilated part of a contour.
 
-    polygon: int
-    shrunken: Contour
-    dilated: Contour
-    box: tuple[int, int, int, int]
-    """Of the dilated part: left, top, right and bottom, all inclusive; of nothing, inside out."""
-
-
-def offset_contours(
-    polygons: Sequence[int], contours: npt.NDArray[np.int32], distances: Floats
-) -> Iterator[list[Offset]]:
-    """Shrink and dilate each polygon's contour by its distance, in batches of bounded size.
-
-    A polygon that shrinks to nothing is not dilated.
+    They are empty if there is none; what shrinks to nothing is not dilated.
     """
-    numbers: list[int] = []
-    batch: list[int] = []
-    lengths: list[int] = []
-    for polygon, path, distance in zip(
-        polygons, contours.tolist(), distances.tolist(), strict=True
-    ):
-        clipper = pyclipper.PyclipperOffset()
-        clipper.AddPath(path, pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
-        parts = clipper.Execute(-distance)
-        shrunken = parts[0] if parts else ()
-        parts = clipper.Execute(distance) if parts else ()
-        dilated = parts[0] if parts else ()
-        numbers.extend(chain.from_iterable(shrunken))
-        numbers.extend(chain.from_iterable(dilated))
-        batch.append(polygon)
-        lengths += (len(shrunken), len(dilated))
-        if len(numbers) > _BATCH_NUMBERS:
-            yield _split(numbers, batch, lengths)
-            numbers, batch, lengths = [], [], []
-    if batch:
-        yield _split(numbers, batch, lengths)
+    clipper = pyclipper.PyclipperOffset()
+    clipper.AddPath(contour.tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+    shrunken = clipper.Execute(-distance)
+    if not shrunken:
+        return NOTHING, NOTHING
+    return _first(shrunken), _first(clipper.Execute(distance))
 
 
-def _split(numbers: list[int], batch: list[int], lengths: list[int]) -> list[Offset]:
-    # converted and measured all at once: one by one, this would take longer than Clipper does;
-    # the last point gives `reduceat` something to stand on where a contour is empty
-    points = np.array([*numbers, 0, 0], np.int32).reshape(-1, 2)
-    bounds = [0, *accumulate(lengths)]
-    lows = np.minimum.reduceat(points, bounds).tolist()
-    highs = np.maximum.reduceat(points, bounds).tolist()
-    offsets = []
-    for index, polygon in enumerate(batch):
-        first, second, end = bounds[2 * index : 2 * index + 3]
-        box = (*lows[2 * index + 1], *highs[2 * index + 1]) if end > second else (0, 0, -1, -1)
-        offsets.append(Offset(polygon, points[first:second], points[second:end], box))
-    return offsets
+def _first(parts: list[list[list[int]]]) -> Contour:
+    if not parts:
+        return NOTHING
+    numbers = chain.from_iterable(parts[0])  # three times as fast as an array of lists
+    return np.fromiter(numbers, np.int32, 2 * len(parts[0])).reshape(-1, 2)
 
 
 def fill(
@@ -88,17 +50,9 @@ def fill(
         cv2.fillPoly(canvas, (contour,), value, cv2.LINE_8, 0, shift)
 
 
-def locate(lows: Floats, highs: Floats, height: int, width: int) -> tuple[Bools, Bools]:
-    """Tell which boxes touch the canvas, and which leave it so far that `bring_near` is needed."""
-    size = np.array([[width], [height]], np.float64)
-    outside = np.concatenate((-lows, highs - size))
-    touching = np.logical_and.reduce(outside >= -np.concatenate((size, size)))
-    return touching, np.logical_or.reduce(outside > _REACH)
-
-
 def bring_near(contour: Contour, height: int, width: int) -> Contour:
     """Cut off what lies far outside a canvas: filling walks every row of a contour, seen or not."""
-    left, top, right, bottom = -_REACH, -_REACH, width + _REACH, height + _REACH
+    left, top, right, bottom = -NEAR, -NEAR, width + NEAR, height + NEAR
     points = contour.astype(np.float64)
     for axis, sign, limit in ((0, 1, left), (0, -1, -right), (1, 1, top), (1, -1, -bottom)):
         points = _cut(points, sign * points[:, axis] - limit)
