@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrstore.errors import SchemaError
-from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MapParams, Maps, draw_maps
+from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MAX_POINTS, MapParams, Maps, draw_maps
 from ocrstore.maps.border import BorderPainter
 from ocrstore.maps.memory import BlockPool
 from ocrstore.maps.outlines import measure
@@ -285,6 +285,18 @@ def test_ten_thousand_polygons() -> None:
         assert np.array_equal(getattr(whole, name), merged), name
 
 
+def test_hundreds_of_crossing_edges() -> None:
+    """A scribble whose edges cross everywhere gives the reference's maps."""
+    check([np.random.default_rng(2).uniform(0, 100, (300, 2))])
+
+
+def test_as_many_points_as_are_allowed() -> None:
+    """A polygon of the most points is drawn: here with many points to a pixel."""
+    angles = np.linspace(0, 2 * math.pi, MAX_POINTS, endpoint=False)
+    circle = 30 + 20 * np.stack((np.cos(angles), np.sin(angles)), axis=1)
+    check([circle], 60, 60)
+
+
 def test_order_makes_no_difference() -> None:
     """Overlaps combine by maximum and minimum, so the order does not show."""
     polygons = [word(70, 22, a, (50 + 5 * a, 48)) for a in np.arange(0, 6, 0.7)]
@@ -401,6 +413,7 @@ def test_wrong_parameters_are_refused(wrong: dict[str, float]) -> None:
         ([["a", "b"]] * 3, "polygon 1 has shape .* and type <U1"),
         (np.ones((3, 2), complex), "complex128"),
         ([[None, None]] * 3, "object"),
+        (np.zeros((MAX_POINTS + 1, 2)), "polygon 1 has 4097 points; .* at most 4096: simplify it"),
     ],
 )
 def test_what_is_no_polygon_is_refused(polygon: object, message: str) -> None:

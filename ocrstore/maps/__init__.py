@@ -27,6 +27,6 @@ that the order of the polygons makes no difference. Outside of every polygon the
 from __future__ import annotations
 
 from ocrstore.maps.drawing import ALGORITHM, MapParams, Maps, draw_maps
-from ocrstore.maps.outlines import MAX_COORDINATE
+from ocrstore.maps.outlines import MAX_COORDINATE, MAX_POINTS
 
-__all__ = ["ALGORITHM", "MAX_COORDINATE", "MapParams", "Maps", "draw_maps"]
+__all__ = ["ALGORITHM", "MAX_COORDINATE", "MAX_POINTS", "MapParams", "Maps", "draw_maps"]

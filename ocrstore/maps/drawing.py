@@ -71,8 +71,9 @@ def draw_maps(
     """Draw the maps of one picture; the module's docstring has the rules.
 
     Takes (n, 2) arrays of x and y in pixels of the maps, and for each whether it is ignored. Raises
-    `SchemaError` for what cannot be drawn: NaN, infinities and coordinates beyond `MAX_COORDINATE`
-    among others, naming the polygon. Safe in threads and after fork.
+    `SchemaError` for what cannot be drawn: NaN, infinities, coordinates beyond `MAX_COORDINATE`
+    and more points than `MAX_POINTS` among others, naming the polygon. Safe in threads and after
+    fork.
     """
     if len(polygons) != len(ignored):
         raise SchemaError(

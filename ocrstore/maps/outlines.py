@@ -18,6 +18,10 @@ from ocrstore.errors import SchemaError
 MAX_COORDINATE = float(2**30)
 """Larger coordinates, either way, are refused: contours are int32, and no picture is so large."""
 
+MAX_POINTS = 4096
+"""Polygons with more points are refused: if their edges cross at random, offsetting takes seconds
+already with so many, and minutes with twice as many."""
+
 _GROUP_POLYGONS = 1024
 """A group has at most so many, which bounds the memory for what is made of it."""
 
@@ -56,8 +60,8 @@ class Outlines:
 def measure(polygons: Sequence[npt.ArrayLike]) -> list[Outlines]:
     """Check polygons and measure them, in groups.
 
-    Raises `SchemaError` for what is not (n, 2) numbers with n >= 1, for NaN and infinities, and for
-    coordinates beyond `MAX_COORDINATE`, each with the polygon's position.
+    Raises `SchemaError` for what is not (n, 2) numbers with 1 <= n <= `MAX_POINTS`, for NaN and
+    infinities, and for coordinates beyond `MAX_COORDINATE`, each with the polygon's position.
     """
     arrays = [_as_points(polygon, position) for position, polygon in enumerate(polygons)]
     groups: dict[int, list[int]] = {}
@@ -110,6 +114,11 @@ def _as_points(polygon: npt.ArrayLike, position: int) -> npt.NDArray[np.generic]
         raise SchemaError(
             f"polygon {position} has shape {array.shape} and type {array.dtype}; "
             "expected (n, 2) real numbers, x then y, with n of at least 1"
+        )
+    if len(array) > MAX_POINTS:
+        raise SchemaError(
+            f"polygon {position} has {len(array)} points; expected at most {MAX_POINTS}: "
+            "simplify it, or leave it out"
         )
     return array
 
