@@ -10,7 +10,7 @@ done at once. Any other polygon goes edge by edge, each over the pixels within D
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -21,6 +21,8 @@ from ocrstore.maps.offsets import SLACK, Contour, fill
 from ocrstore.maps.outlines import Bools, Floats, Ints, Outlines
 
 Image = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.uint8]
+Number = TypeVar("Number", np.float32, np.uint8)
 
 _TILE_PIXELS = 1 << 14
 """What is measured in one go: small enough for the cache."""
@@ -45,10 +47,13 @@ class _Tile(NamedTuple):
     height: int
     start: int
 
-    def of(self, batch: Image) -> Image:
+    @property
+    def end(self) -> int:
+        return self.start + self.width * self.height
+
+    def of(self, batch: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """Return this tile's part of the batch as a picture."""
-        end = self.start + self.width * self.height
-        return batch[self.start : end].reshape(self.height, self.width)
+        return batch[self.start : self.end].reshape(self.height, self.width)
 
 
 class BorderPainter:
@@ -99,8 +104,8 @@ class BorderPainter:
             )
         )
 
-    def paint(self, canvas: Image, dilated: Sequence[tuple[int, Contour]]) -> None:
-        """Raise the canvas to the values of polygons, each within its dilated contour."""
+    def paint(self, canvas: Image, mask: Mask, dilated: Sequence[tuple[int, Contour]]) -> None:
+        """Raise the canvas to the polygons' values, the mask to 1, in their dilated contours."""
         height, width = canvas.shape
         batch: list[tuple[_Tile, Contour]] = []
         pixels = 0
@@ -114,26 +119,25 @@ class BorderPainter:
             if across <= 0 or down <= 0:
                 continue
             if batch and pixels + across * down > _BATCH_PIXELS:
-                self._paint_batch(canvas, batch, pixels)
+                self._paint_batch(canvas, mask, batch, pixels)
                 batch, pixels = [], 0
             batch.append((_Tile(polygon, left, top, across, down, pixels), contour))
             pixels += across * down
         if batch:
-            self._paint_batch(canvas, batch, pixels)
+            self._paint_batch(canvas, mask, batch, pixels)
 
     def _paint_batch(
-        self, canvas: Image, batch: Sequence[tuple[_Tile, Contour]], pixels: int
+        self, canvas: Image, mask: Mask, batch: Sequence[tuple[_Tile, Contour]], pixels: int
     ) -> None:
         # in few sizes, so that they come again
         room = max(2 * pixels + _MAX_CONVEX_EDGES * max(_TILE_PIXELS, canvas.shape[1]), 1 << 19)
         block = POOL.take(4 << (room - 1).bit_length()).view(np.float32)
         values = block[:pixels]  # first how far each pixel is below the peak
-        limits = block[pixels : 2 * pixels]
-        limits[...] = 0
+        own_mask = block[pixels : 2 * pixels].view(np.uint8)[:pixels]
+        own_mask.fill(0)
         lined: list[_Tile] = []
         others: list[_Tile] = []
-        for box, contour in batch:
-            fill(box.of(limits), contour, 1.0, shift=(-box.left, -box.top))
+        for box, _ in batch:
             (lined if self._lined[box.polygon] else others).extend(_split(box))
         for first in range(0, len(lined), _TILES_TOGETHER):
             some = lined[first : first + _TILES_TOGETHER]
@@ -141,10 +145,16 @@ class BorderPainter:
         for tile in others:
             self._measure_segments(tile.of(values), tile)
         np.subtract(self._peak, values, out=values)
-        np.minimum(values, limits, out=values)
-        for box, _ in batch:
-            view = canvas[box.top : box.top + box.height, box.left : box.left + box.width]
-            cv2.max(view, box.of(values), view)  # on a part of a canvas far faster than numpy's
+        # each of OpenCV's functions is far faster on a part of a canvas than numpy's are
+        for box, contour in batch:
+            rows = slice(box.top, box.top + box.height)
+            columns = slice(box.left, box.left + box.width)
+            own, part = box.of(own_mask), mask[rows, columns]
+            fill(own, contour, 1, shift=(-box.left, -box.top))
+            cv2.max(part, own, part)
+            raised, view = box.of(values), canvas[rows, columns]
+            cv2.max(view, raised, raised)
+            cv2.copyTo(raised, own, view)
 
     def _measure_lines(self, values: Image, scratch: Image, tiles: Sequence[_Tile]) -> None:
         """Measure convex polygons by their lines, then the wedges beyond their corners."""
@@ -154,7 +164,7 @@ class BorderPainter:
         products = corners[:2] * corners[2:4]
         down, across = corners[3].astype(np.float32), corners[2].astype(np.float32)
         constant = (products[0] + products[1]).astype(np.float32)
-        steps = np.arange(max(max(tile.width, tile.height) for tile in tiles), dtype=np.float32)
+        steps = np.arange(np.maximum.reduce(table[3:5], axis=None), dtype=np.float32)
         along_x = across[:, :, None, None] * steps
         along_y = down[:, :, None] * steps
         along_y -= constant[:, :, None]
@@ -163,9 +173,9 @@ class BorderPainter:
             signed = scratch[: edges * tile.width * tile.height]
             signed = signed.reshape(edges, tile.height, tile.width)
             np.add(ys[:, : tile.height], xs[:, :, : tile.width], out=signed)
-            view = tile.of(values)
-            np.maximum.reduce(signed, axis=0, out=view)
-            np.abs(view, out=view)
+            np.maximum.reduce(signed, axis=0, out=tile.of(values))
+        pixels = values[tiles[0].start : tiles[-1].end]
+        np.abs(pixels, out=pixels)  # with those of other polygons between, which come later
         self._measure_wedges(values, corners.reshape(len(corners), -1), table.repeat(edges, axis=1))
 
     def _measure_wedges(self, values: Image, corners: Floats, tiles: Ints) -> None:
@@ -181,13 +191,15 @@ class BorderPainter:
         # what each pixel needs of its corner
         exact = np.concatenate((begin - points, corners[8:], self._slopes[polygons][None]))
         whole = np.array((counts[0], widths, origins))
+        ends = sizes.cumsum()
+        begins = ends - sizes
         # boxes are no larger than tiles, so that batches of them are not much larger either
-        batches = sizes.cumsum() // _BATCH_PIXELS
-        for batch in range(int(batches[-1]) + 1):
-            chosen = (batches == batch).nonzero()[0]
-            size = sizes[chosen]
-            box = chosen.repeat(size)
-            index = np.arange(len(box)) - (size.cumsum() - size).repeat(size)
+        for limit in range(0, int(ends[-1]), _BATCH_PIXELS):
+            first, last = np.searchsorted(begins, (limit, limit + _BATCH_PIXELS)).tolist()
+            if first == last:
+                continue
+            box = np.arange(first, last).repeat(sizes[first:last])
+            index = np.arange(begins[first], ends[last - 1]) - begins.take(box)
             count, width, origin = whole.take(box, axis=1)
             down, right = np.divmod(index, count)
             numbers = exact.take(box, axis=1)
@@ -246,12 +258,13 @@ def find_convex(outlines: Outlines, sines: Floats, cosines: Floats) -> Bools:
 
     Given are the angles by which they turn. A repeated point makes an edge without direction.
     """
+    polygons, corners = sines.shape
+    if corners > _MAX_CONVEX_EDGES:
+        return np.zeros(polygons, np.bool_)
     turns = np.arctan2(sines, cosines)
-    forward = np.minimum.reduce(turns, axis=1) >= 0
+    turns -= outlines.lengths == 0
     once = np.add.reduce(turns, axis=1) < 3 * np.pi
-    whole = np.minimum.reduce(outlines.lengths, axis=1) > 0
-    few = turns.shape[1] <= _MAX_CONVEX_EDGES
-    return np.asarray(forward & once & whole & few)
+    return np.asarray(once & (np.minimum.reduce(turns, axis=1) >= 0))
 
 
 def _split(box: _Tile) -> list[_Tile]:

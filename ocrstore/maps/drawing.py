@@ -124,7 +124,7 @@ def _draw(
         contour = outlines.pixels[polygon]
         shrunken, dilated = shrink_and_dilate(contour, distance) if draw else (NOTHING, NOTHING)
         draw = len(shrunken) > 0
-        if min(left, top) < -NEAR or right >= width + NEAR or bottom >= height + NEAR:
+        if left < -NEAR or top < -NEAR or right > width + NEAR or bottom > height + NEAR:
             contour, shrunken, dilated = (
                 bring_near(part, height, width) for part in (contour, shrunken, dilated)
             )
@@ -132,10 +132,9 @@ def _draw(
             fill(maps.prob_mask, contour, 0)
             continue
         fill(maps.prob_map, shrunken, 1)
-        fill(maps.thresh_mask, dilated, 1)
         bordered.append((polygon, dilated))
     if bordered:
         painter = BorderPainter(
             outlines, distances, thresh_min=params.thresh_min, thresh_max=params.thresh_max
         )
-        painter.paint(maps.thresh_map, bordered)
+        painter.paint(maps.thresh_map, maps.thresh_mask, bordered)

@@ -20,7 +20,7 @@ MAX_COORDINATE = float(2**30)
 
 MAX_POINTS = 4096
 """Polygons with more points are refused: if their edges cross at random, offsetting takes seconds
-already with so many, and minutes with twice as many."""
+with so many already, and grows faster than the square of their number."""
 
 _GROUP_POLYGONS = 1024
 """A group has at most so many, which bounds the memory for what is made of it."""
