@@ -65,7 +65,11 @@ def map_fresh(file: FileHandle, layout: RowLayout, rows: IntArray) -> AnyArray |
 
 def copy_rows(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> None:
     """Copy rows from `data`, the file's bytes, into `out` of shape (len(rows), *shape)."""
-    for position, row in enumerate(rows.tolist()):
-        offset = int(layout.offsets[row])
-        source = data[offset : offset + layout.nbytes].view(layout.dtype).reshape(layout.shape)
-        np.copyto(out[position], source)
+    if not len(rows) or not layout.nbytes:
+        return
+    for position, count, offset in layout.runs(rows):
+        # several rows at once where they adjoin: `as_rows` knows their strides
+        strides = as_rows(0, count, layout)["strides"]
+        shape = (count, *layout.shape)
+        source: AnyArray = np.ndarray(shape, layout.dtype, data, offset, strides)
+        np.copyto(out[position : position + count], source)

@@ -28,7 +28,8 @@ AnyArray = np.typing.NDArray[Any]
 supported = sys.platform == "linux" and hasattr(os, "memfd_create")
 """Whether this system has nameless memory files; elsewhere torch's own sharing does the work."""
 
-_MAX_SLOTS = PAGE
+_NAME_NBYTES = 64
+_MAX_SLOTS = PAGE - _NAME_NBYTES
 _FREE, _BUSY = 0, 1
 
 
@@ -44,7 +45,8 @@ class SlotTicket:
 
 
 class SlotWriter:
-    """A worker's memory file. The first page holds one byte for each slot: free or busy.
+    """A worker's memory file. The first page holds its name and one byte for each slot: free or
+    busy.
 
     Only the worker takes slots and only the parent frees them, one byte each, so no lock is shared.
     """
@@ -57,8 +59,9 @@ class SlotWriter:
         os.ftruncate(self._fd, PAGE)
         self._states = mmap.mmap(self._fd, PAGE)
         self._slots: list[mmap.mmap] = []
-        self._pid = os.getpid()
-        self._name = f"{self._pid}-{next(self._numbers)}-{os.urandom(8).hex()}"
+        self.pid = os.getpid()
+        self._name = f"{self.pid}-{next(self._numbers)}-{os.urandom(8).hex()}"
+        self._states[_MAX_SLOTS:] = self._name.encode().ljust(_NAME_NBYTES, b"\0")
 
     def take(self) -> tuple[SlotTicket, mmap.mmap]:
         """Return a slot that nobody uses and its memory; the file grows when all are busy."""
@@ -71,12 +74,17 @@ class SlotWriter:
             os.ftruncate(self._fd, end)
             self._slots.append(mmap.mmap(self._fd, self.slot_nbytes, offset=end - self.slot_nbytes))
         self._states[slot] = _BUSY
-        ticket = SlotTicket(self._name, self._pid, self._fd, slot, self.slot_nbytes)
+        ticket = SlotTicket(self._name, self.pid, self._fd, slot, self.slot_nbytes)
         return ticket, self._slots[slot]
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no slot is in use or on its way."""
+        return self._states.find(bytes([_BUSY]), 0, len(self._slots)) < 0
 
     def __del__(self) -> None:
         # in a forked child the number may by now be another file's
-        if getattr(self, "_pid", None) == os.getpid():
+        if getattr(self, "pid", None) == os.getpid():
             os.close(self._fd)
 
 
@@ -95,6 +103,8 @@ class _Ring:
         self.worker = ticket.pid
         self._fd = fd
         self._states = mmap.mmap(fd, PAGE)
+        if not self._states[_MAX_SLOTS:].startswith(ticket.ring.encode() + b"\0"):
+            raise RuntimeError(f"{path} is not the memory of the batch that was announced")
         self._slots: dict[int, mmap.mmap] = {}
 
     def slot(self, ticket: SlotTicket) -> mmap.mmap:
@@ -182,20 +192,19 @@ def _is_alive(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
-_writer: SlotWriter | None = None
+_writers: list[SlotWriter] = []
 
 
 def take_slot(nbytes: int) -> tuple[SlotTicket, mmap.mmap] | None:
     """Return a free slot of this process for `nbytes`, or None where there is no such memory."""
-    global _writer
     if not supported:
         return None
-    if _writer is None or _writer._pid != os.getpid() or _writer.slot_nbytes < nbytes:
-        try:
-            _writer = SlotWriter(nbytes)
-        except OSError:
-            return None
+    pid = os.getpid()
     try:
-        return _writer.take()
+        if not _writers or _writers[-1].pid != pid or _writers[-1].slot_nbytes < nbytes:
+            # smaller ones stay until the parent has let go of their last slot
+            _writers[:] = [w for w in _writers if w.pid == pid and not w.idle]
+            _writers.append(SlotWriter(nbytes))
+        return _writers[-1].take()
     except OSError:
         return None

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
 
+from ocrstore.errors import StoreChangedError
 from ocrstore.torch import _region
 from ocrstore.torch._pagemap import Finder, FinderName, best_finder, make_finder
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout
@@ -41,13 +43,14 @@ def best_strategy() -> Strategy:
 class ColumnMemory:
     """The rows of one column, as writable memory. For any thread; survives a fork.
 
-    `data` is the file's bytes, mapped read-only by the caller: copies are made from it, so they
-    are true to the file whatever the takers of other rows have written.
+    `open_file` gives a descriptor of the same file. `data` is the file's bytes, mapped read-only
+    by the caller: copies are made from it, so they are true to the file whatever the takers of
+    other rows have written.
     """
 
     def __init__(
         self,
-        path: str,
+        open_file: Callable[[], FileHandle],
         data: AnyArray,
         layout: RowLayout,
         *,
@@ -56,7 +59,7 @@ class ColumnMemory:
     ) -> None:
         self.layout = layout
         self.strategy = strategy or best_strategy()
-        self._path = path
+        self._open_file = open_file
         self._data = data
         self._finder_name = finder
         self._lock = threading.Lock()
@@ -104,9 +107,12 @@ class ColumnMemory:
             self._pid = os.getpid()
         with self._lock:
             if self._file is None:
-                file = FileHandle(self._path)
-                if os.fstat(file.fd).st_size < self.layout.end:
-                    raise ValueError(f"{self._path} is shorter than the rows need")
+                file = self._open_file()
+                nbytes = os.fstat(file.fd).st_size
+                if nbytes < self.layout.end:
+                    raise StoreChangedError(
+                        f"the file has {nbytes} bytes, its rows need {self.layout.end}: it was cut"
+                    )
                 if self.strategy == "leases":
                     self._mapping = ColumnMapping(file, self.layout, self._make_finder(file.fd))
                 self._file = file

@@ -43,7 +43,7 @@ def memory_of(column, **options):
     """Return the memory of the column, as the data set would make it."""
     path, layout, _ = column
     data = np.memmap(path, np.uint8, mode="r")
-    return ColumnMemory(str(path), data, layout, **options)
+    return ColumnMemory(lambda: FileHandle(path), data, layout, **options)
 
 
 STRATEGIES = [
@@ -378,7 +378,7 @@ def test_rows_that_share_pages_are_copied(tmp_path):
     data.tofile(tmp_path / "small.bin")
     layout = RowLayout(np.array([0, 16, 32], np.int64), (2, 2), np.dtype(np.float32))
     assert not layout.mappable
-    memory = ColumnMemory(str(tmp_path / "small.bin"), data, layout)
+    memory = ColumnMemory(lambda: FileHandle(tmp_path / "small.bin"), data, layout)
     array = memory.take(rows_of(2, 0))
     assert array.flags.owndata and array.flags.writeable
     assert np.array_equal(array[1], data[:16].view(np.float32).reshape(2, 2))
