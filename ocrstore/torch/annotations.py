@@ -31,19 +31,20 @@ def annotate(parts: Parts, name: str) -> Any:
         return torch.from_numpy(parts.rows.copy())
     each = parts.each()
     if name == "polygons":
-        return [_polygons_in_view(view, row) for view, row in each]
+        return [polygons_in_view(view, row) for view, row in each]
     if name in ("ignored", "texts"):
         return [getattr(view.annotation(row), name) for view, row in each]
     if name == "image_filename":
         return [view.key(row) for view, row in each]
     if name == "raw_size":
-        sizes = [_raw_size(view, row) for view, row in each]
+        sizes = [raw_size(view, row) for view, row in each]
         return torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2)
     values = [view.attribute("orientation", row) or 1 for view, row in each]
     return torch.tensor(values, dtype=torch.int64)
 
 
-def _raw_size(view: StoreView, row: int) -> tuple[int, int]:
+def raw_size(view: StoreView, row: int) -> tuple[int, int]:
+    """Return (width, height) of a sample's upright picture."""
     width, height = view.attribute("width", row), view.attribute("height", row)
     if width is None or height is None:
         name = "image" if "image" in view.store.columns else next(iter(view.columns), None)
@@ -52,7 +53,8 @@ def _raw_size(view: StoreView, row: int) -> tuple[int, int]:
     return int(width), int(height)
 
 
-def _polygons_in_view(view: StoreView, row: int) -> list[npt.NDArray[np.float32]]:
+def polygons_in_view(view: StoreView, row: int) -> list[npt.NDArray[np.float32]]:
+    """Return a sample's polygons in the frame of the view's tensor."""
     polygons = view.annotation(row).polygons
     record = view.recipe or {}
     column = record.get("columns", {}).get("inverse_matrix", "inverse_matrix")

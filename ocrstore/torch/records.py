@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from ocrstore.errors import UnknownColumnError
-from ocrstore.torch._rows import IntArray
 from ocrstore.torch.annotations import ANNOTATIONS, annotate
 from ocrstore.torch.fields import Field, as_tensor
 from ocrstore.torch.parts import Parts
@@ -87,15 +85,15 @@ class Record:
 
     def keys(self) -> KeysView[str]:
         """Return the names."""
-        return KeysView(self)  # type: ignore[arg-type]  # samples are no Mapping on purpose
+        return KeysView(self)
 
     def values(self) -> ValuesView[Any]:
         """Return the values; takes every tensor."""
-        return ValuesView(self)  # type: ignore[arg-type]  # as above
+        return ValuesView(self)
 
     def items(self) -> ItemsView[str, Any]:
         """Return names and values; takes every tensor."""
-        return ItemsView(self)  # type: ignore[arg-type]  # as above
+        return ItemsView(self)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a value, or `default` if there is no such name."""
@@ -256,9 +254,10 @@ class Batch(_BatchRecord):
     def __init__(
         self, parts: Parts | Mapping[str, Any] | None, taken: dict[str, Any] | None = None
     ) -> None:
-        if parts is not None and not isinstance(parts, Parts):
-            parts, taken = None, dict(parts)  # torch rebuilds mappings from a dict
-        super().__init__(parts, taken)
+        if parts is None or isinstance(parts, Parts):
+            super().__init__(parts, taken)
+        else:
+            super().__init__(None, dict(parts))  # torch rebuilds mappings from a dict
 
 
 Mapping.register(Batch)
@@ -273,8 +272,3 @@ class OutgoingBatch(_BatchRecord):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batch, (self._parts, self._taken or None)
-
-
-def rows_of(batch: _BatchRecord) -> IntArray:
-    """Return the rows of a batch as an array."""
-    return np.asarray(batch["rows"], np.int64)

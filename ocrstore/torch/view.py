@@ -7,6 +7,7 @@ the views it has open already, or by opening the file.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
@@ -25,8 +26,11 @@ from ocrstore.torch.memory import ColumnMemory, Strategy
 
 PICTURE = "image"
 """The column of whole pictures."""
+_MAX_GROUP = 64
+"""Rows that a row group has at most."""
 TENSOR = "tensor"
 """The logical name of a view's pictures."""
+_ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class StoreView:
         self._lock = threading.Lock()
         self.memory = {
             name: ColumnMemory(
-                self._open_file, self._data, _layout(store[column]), strategy=ref.strategy
+                self.open_file, self._data, _layout(store[column]), strategy=ref.strategy
             )
             for name, column in self.columns.items()
             if store.columns[column].is_raw and store.columns[column].is_fixed
@@ -143,11 +147,11 @@ class StoreView:
     def bring_in(self, rows: IntArray, *, names: tuple[str, ...] | None = None) -> None:
         """Wait until the rows are in the page cache."""
         self.check()
-        residency.bring_in(self._open_file(), self._data, self.ranges(rows, names=names))
+        residency.bring_in(self.open_file(), self._data, self.ranges(rows, names=names))
 
     def ask_for(self, rows: IntArray) -> None:
         """Ask the system to read the rows; returns before they are there."""
-        file = self._open_file()
+        file = self.open_file()
         missing = [part for part in self.ranges(rows) if not residency.is_cached(file.fd, *part)]
         residency.ask_for(file.fd, residency.merge(missing))
 
@@ -157,7 +161,29 @@ class StoreView:
         if not len(rows):
             return 0
         self.check()
-        return residency.warm(self._open_file(), self._data, self.ranges(rows), progress=progress)
+        return residency.warm(self.open_file(), self._data, self.ranges(rows), progress=progress)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all columns of the view."""
+        return sum(int(self.column(name).nbytes.sum()) for name in self.columns)
+
+    def row_groups(self) -> list[tuple[int, int]]:
+        """Return [first, last) of the rows that lie together, by the largest column."""
+        if not len(self) or not self.columns:
+            return []
+        name = max(self.columns, key=lambda name: int(self.column(name).nbytes[0]))
+        column = self.column(name)
+        gaps = np.diff(column.offsets) - column.nbytes[:-1]
+        # rows of one extent lie less than a page apart; another column's extent is in between else
+        breaks = np.flatnonzero((gaps < 0) | (gaps >= 4096)) + 1
+        edges = [0, *breaks.tolist(), len(self)]
+        pairs = [
+            (start, min(start + _MAX_GROUP, last))
+            for first, last in itertools.pairwise(edges)
+            for start in range(first, last, _MAX_GROUP)
+        ]
+        return [(int(first), int(last)) for first, last in pairs]
 
     def key(self, row: int) -> str:
         """Return a sample's key."""
@@ -183,7 +209,8 @@ class StoreView:
         texts = self.attribute("texts", row) or [None] * count
         return Annotation(polygons, [bool(flag) for flag in ignored], list(texts))
 
-    def _open_file(self) -> FileHandle:
+    def open_file(self) -> FileHandle:
+        """Return a descriptor of the file, this process's own."""
         if self._handle_pid != os.getpid():
             self._lock = threading.Lock()  # a forked child's own
             self._handle = None
@@ -215,15 +242,17 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[st
             f"{store.path}: no view {ref.view!r}; it has {known}. Build it with that view."
         )
     if views:
-        name = ref.view if ref.view is not None else next(iter(views))
+        name = ref.view or str(store.metadata.get("default_view") or next(iter(views)))
         record = views[name]
-        available = dict(record["columns"])
+        available = {key: value for key, value in record["columns"].items() if key != PICTURE}
     elif TENSOR in store.columns:
         available = {name: name for name in store.columns if name != PICTURE}
-    else:
+    if not available:
         available = {name: name for name in store.columns}
     if ref.columns is None:
-        return record, available
+        order = {name: place for place, name in enumerate(_ORDER)}
+        names = sorted(available, key=lambda name: (order.get(name, len(order)), name))
+        return record, {name: available[name] for name in names}
     chosen: dict[str, str] = {}
     for name in ref.columns:
         if name in available:
