@@ -134,7 +134,7 @@ class OCRDataModule(LightningDataModule):
             return {}
         progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
         used = min(progress.completed * self.batch_size, len(self._sampler))
-        epoch = self.trainer.fit_loop.epoch_progress.current.processed
+        epoch = self.trainer.current_epoch
         state = self._sampler.state_dict(consumed=used)
         finished = used >= len(self._sampler)
         state["epoch"] = epoch + 1 if finished else epoch
