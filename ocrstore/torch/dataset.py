@@ -216,6 +216,8 @@ class OCRStoreDataset(Dataset[Any]):
     @cached_property
     def annotations(self) -> dict[str, Annotation]:
         """File name -> polygons in the upright picture, ignore flags and texts."""
+        for view in self.views:
+            view.check()
         return {
             view.key(row): view.annotation(row) for view in self.views for row in range(len(view))
         }
