@@ -1,0 +1,310 @@
+"""Carrying out a build's plan: derive, copy, write, resume, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from ocrstore.building.attributes import ATTRIBUTES, build_fingerprint, stored_problems
+from ocrstore.building.changes import Changes, compare, known_from
+from ocrstore.building.cpus import usable_cpus
+from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.kinds import loses
+from ocrstore.building.planning import BuildPlan
+from ocrstore.building.pool import Inline, Pool
+from ocrstore.building.report import BuildReport
+from ocrstore.building.views import views_metadata
+from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.errors import SourceError
+from ocrstore.format.columns import Encoded
+from ocrstore.format.layout import MAX_KEY_NBYTES
+from ocrstore.format.writer import Writer, append, create
+from ocrstore.sample import Problem
+from ocrstore.sources import Source
+from ocrstore.store import Store
+from ocrstore.version import __version__
+
+FEW = 24
+"""Up to this many samples are derived in this process: starting workers would take longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildProgress:
+    """How far a build is."""
+
+    done: int
+    total: int
+    lost: int
+    """Problems so far by which something was left out."""
+    notes: int
+    """Other things worth knowing so far."""
+
+
+Progress = Callable[[BuildProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to do it; nothing here changes what comes out."""
+
+    workers: int | None = None
+    on_error: str = "skip"
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    progress: Progress | None = None
+
+    def telling(self, progress: Progress | None) -> Options:
+        """Return the same, with someone to tell how far it is."""
+        return replace(self, progress=progress)
+
+
+def execute(plan: BuildPlan, options: Options) -> BuildReport:
+    """Do what a plan says."""
+    run = _Run(plan, options)
+    run.start()
+    if plan.action == "update":
+        run.update()
+    elif plan.action == "nothing":
+        run.keep()
+    else:
+        run.write_anew()
+    return run.finish()
+
+
+class _Run:
+    """One build on its way."""
+
+    def __init__(self, plan: BuildPlan, options: Options) -> None:
+        self.plan = plan
+        self.options = options
+        self.source: Source = plan.source
+        self.report = BuildReport(
+            str(plan.target),
+            plan.source.description,
+            action=plan.action,
+            reasons=list(plan.reasons),
+            pictures=len(plan.source),
+        )
+        self._sources: dict[str, tuple[int, int]] = {}
+        self._started = time.perf_counter()
+        self._lost = 0
+        self._done = 0
+        self._total = 0
+
+    def start(self) -> None:
+        """Take note of what concerns the source as a whole."""
+        self._note(self.source.problems)
+
+    def keep(self) -> None:
+        """Leave the store as it is; what is known about it is reported all the same."""
+        assert self.plan.old is not None
+        self._keep(self.plan.changes, self.plan.old.index)
+        self.report.reused = len(self.plan.changes.unchanged)
+
+    def update(self) -> None:
+        """Change samples of a store in place; all changes appear together."""
+        plan, changes = self.plan, self.plan.changes
+        assert plan.old is not None
+        self._keep(changes, plan.old.index)
+        self.report.reused = len(changes.unchanged)
+        self.report.removed = len(changes.removed)
+        work = {*changes.new, *changes.changed}
+        self._total = len(work)
+        with append(plan.target, action="build") as writer:
+            for key in changes.removed:
+                writer.delete(key)
+            items = [(key, None) for key in self.source.keys if key in work]
+            self._write(writer, items, known=set(changes.changed))
+            writer.reorder(self.source.keys)
+            self._describe(writer)
+
+    def write_anew(self) -> None:
+        """Write a whole store beside the target, resuming what an interrupted build left."""
+        plan = self.plan
+        writer = create(
+            plan.target,
+            plan.columns,
+            attributes=ATTRIBUTES,
+            overwrite=plan.target.exists(),
+            resume=plan.token,
+            action="build",
+        )
+        with writer:
+            table = writer.resumed_attributes()
+            found = compare(self.source, known_from(table), maps_folder=plan.maps_folder)
+            for key in found.removed:
+                writer.delete(key)
+            self._keep(found, table)
+            self.report.resumed = self.report.reused = len(found.unchanged)
+            self.report.removed = len(plan.changes.removed)
+            reusable = plan.changes.unchanged if plan.reuses else {}
+            items = [
+                (key, reusable.get(key)) for key in self.source.keys if key not in found.unchanged
+            ]
+            self._done, self._total = len(found.unchanged), len(self.source)
+            self._write(writer, items, known=set(found.changed))
+            if not len(writer):
+                raise SourceError(
+                    f"none of the {len(self.source)} pictures could be used, so no store was "
+                    f"written; the first reason: {self._first_reason()}"
+                )
+            writer.reorder(self.source.keys)
+            self._describe(writer)
+
+    def finish(self) -> BuildReport:
+        """Complete the report from the store as it is now."""
+        report = self.report
+        with Store(self.plan.target) as store:
+            report.samples = len(store)
+            lengths = [len(flags) for flags in store.index["ignored"].to_pylist()]
+            report.polygons = sum(lengths)
+            report.ignored_polygons = sum(sum(f) for f in store.index["ignored"].to_pylist())
+            report.columns = {name: int(store[name].nbytes.sum()) for name in store.columns}
+            report.nbytes = store.snapshot.mapping.nbytes
+            report.fingerprint = store.fingerprint
+            there = set(store.keys)
+        report.skipped = [key for key in self.source.keys if key not in there]
+        report.seconds = time.perf_counter() - self._started
+        return report
+
+    def _write(
+        self, writer: Writer, items: Sequence[tuple[str, int | None]], *, known: set[str]
+    ) -> None:
+        """Derive or copy samples in order, and write them; `known` ones are in the file already."""
+        plan = self.plan
+        copy_only = not plan.rederived
+        job = Job(
+            plan.views,
+            stored_views=plan.rederived,
+            max_pixels=self.options.max_pixels,
+            maps_folder=plan.maps_folder,
+            store=plan.target if plan.old is not None else None,
+        )
+        waiting = [item for item in items if not (item[1] is not None and copy_only)]
+        with deriver(job, len(waiting), self.options.workers) as workers:
+            outcomes = workers.derive_all(self._tasks(waiting))
+            for key, row in items:
+                if row is not None and copy_only:
+                    self._copy(writer, key, row)
+                else:
+                    _, outcome = next(outcomes)
+                    self._take(writer, key, row, outcome, known)
+                self._done += 1
+                self._tell()
+
+    def _tasks(self, items: Sequence[tuple[str, int | None]]) -> Iterator[Task]:
+        for key, row in items:
+            sample = self.source[key]
+            self._note(sample.problems)
+            yield Task(sample, row)
+
+    def _take(
+        self,
+        writer: Writer,
+        key: str,
+        row: int | None,
+        outcome: Derived | Problem,
+        known: set[str],
+    ) -> None:
+        if isinstance(outcome, Derived) and len(key.encode()) > MAX_KEY_NBYTES:
+            message = f"its path has {len(key.encode())} bytes, a key has {MAX_KEY_NBYTES} at most"
+            outcome = Problem("bad-key", message, key=key)
+        if isinstance(outcome, Problem):
+            self._note([outcome])
+            if key in known:
+                writer.delete(key)  # what the store has of it is not what the source has
+            return
+        self._note(outcome.problems)
+        arrays: dict[str, Any] = {
+            name: Encoded(value.data, value.shape) if isinstance(value, JPEGBytes) else value
+            for name, value in outcome.columns.items()
+        }
+        attributes = outcome.attributes
+        if row is not None:
+            arrays |= self._stored_arrays(row)
+        write = writer.replace if key in known else writer.append
+        write(key, arrays, attributes=attributes)
+        self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
+        self.report.derived += 1
+
+    def _copy(self, writer: Writer, key: str, row: int) -> None:
+        assert self.plan.old is not None
+        self._note(self.source[key].problems)
+        attributes = self.plan.old.attributes(row)
+        self._note(stored_problems(key, attributes))
+        writer.append(key, self._stored_arrays(row), attributes=attributes)
+        self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
+        self.report.reused += 1
+
+    def _stored_arrays(self, row: int) -> dict[str, Any]:
+        """Take what is still good of a sample from the old store, without copying."""
+        old = self.plan.old
+        assert old is not None
+        arrays: dict[str, Any] = {}
+        for name in self.plan.copied:
+            column = old[name]
+            if column.spec.codec == "jpeg":
+                shape = tuple(column.shapes[row].tolist())
+                arrays[name] = Encoded(bytes(column.stored(row)), shape)
+            else:
+                arrays[name] = column[row]
+        return arrays
+
+    def _keep(self, changes: Changes, table: pa.Table) -> None:
+        """Take note of what is known about samples that are not made again."""
+        known = known_from(table)
+        for key in changes.unchanged:
+            self._sources[key] = (known[key].hash, known[key].annotation_hash)
+        for problems in changes.problems.values():
+            self._note(problems)
+        if "problems" not in table.column_names:
+            return
+        found = zip(table["key"].to_pylist(), table["problems"].to_pylist(), strict=True)
+        for key, lines in found:
+            if lines and key in changes.unchanged:
+                self._note(stored_problems(key, {"problems": lines}))
+
+    def _note(self, problems: Sequence[Problem]) -> None:
+        for problem in problems:
+            self.report.problems.append(problem)
+            if loses(problem):
+                self._lost += 1
+                if self.options.on_error == "fail":
+                    where = f"{problem.key}: " if problem.key else ""
+                    raise SourceError(
+                        f"{where}{problem.message} ({problem.kind}). What is done is kept; put it "
+                        "right and build again, or let it be reported with --on-error skip"
+                    )
+
+    def _first_reason(self) -> str:
+        lost = [problem for problem in self.report.problems if loses(problem)]
+        return f"{lost[0].key}: {lost[0].message}" if lost else "unknown"
+
+    def _tell(self) -> None:
+        if self.options.progress is not None:
+            notes = len(self.report.problems) - self._lost
+            self.options.progress(BuildProgress(self._done, self._total, self._lost, notes))
+
+    def _describe(self, writer: Writer) -> None:
+        """Say in the manifest how the store was made."""
+        plan = self.plan
+        writer.metadata.update(views_metadata(plan.views))
+        decoders = dict(plan.families or {})
+        recipes = [view.recipe.fingerprint for view in plan.views]
+        writer.metadata["build"] = {
+            "fingerprint": build_fingerprint(recipes, decoders, self._sources),
+            "decoders": decoders,
+            "dialect": self.source.dialect,
+            "ocrstore": __version__,
+        }
+
+
+def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
+    """Choose who derives the samples: worker processes, or for a few of them this one."""
+    wanted = usable_cpus() if workers is None else workers
+    if wanted == 0 or (workers is None and samples <= FEW):
+        return Inline(job)
+    return Pool(job, workers=max(1, min(wanted, samples)))
