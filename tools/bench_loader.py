@@ -3,18 +3,17 @@
     python tools/bench_loader.py                   all tables
     python tools/bench_loader.py --only stored     only stored columns (also: augmented, startup)
 
-Everything is measured in turns inside one run, and what counts are the ratios: a machine that is busy
-is busy for all. Two consumers: *touch* reads one element of each page, *copy* copies every byte into a reused
-buffer, as staging for a GPU does. The limit is the faster of memmove and Tensor.copy_ from resident memory.
+Everything is measured in turns inside one run, and what counts are the ratios: a machine that is
+busy is busy for all. Two consumers: *touch* reads one element of each page, *copy* copies every
+byte into a reused buffer, as staging for a GPU does. The limit is the faster of memmove and
+Tensor.copy_ from resident memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -51,7 +50,9 @@ def make_store(path: Path, samples: int) -> None:
 
 
 class Ready(Dataset):
-    """A dict cache of ready tensors, filled before the workers start: the best that is done by hand."""
+    """A dict cache of ready tensors, filled before the workers start: the best that is done by
+    hand.
+    """
 
     def __init__(self, path: Path) -> None:
         store = ocrstore.open(path)
@@ -130,8 +131,10 @@ def make_buffers() -> dict[str, torch.Tensor]:
 def limits() -> dict[str, float]:
     """Return samples/s of reading resident memory: one element per page, and every byte."""
     buffers = make_buffers()
-    resident = [{n: b.clone(memory_format=torch.preserve_format) for n, b in buffers.items()}
-                for _ in range(6)]
+    resident = [
+        {n: b.clone(memory_format=torch.preserve_format) for n, b in buffers.items()}
+        for _ in range(6)
+    ]
     found = {}
     for name, consume in (("touch", touch), ("copy", copy), ("memmove", memmove)):
         for batch in resident:
@@ -195,12 +198,18 @@ def stored(path: Path, rounds: int, workers: list[int]) -> dict[str, float]:
                     results.setdefault(("limit", count, order, name), []).append(value)
                 for name, consume in kinds:
                     results.setdefault(("ocrstore", count, order, name), []).append(a.run(consume))
-                    results.setdefault(("dict cache", count, order, name), []).append(b.run(consume))
-                results.setdefault(("ocrstore", count, order, "copy_into"), []).append(a.run(copy_into))
+                    results.setdefault(("dict cache", count, order, name), []).append(
+                        b.run(consume)
+                    )
+                results.setdefault(("ocrstore", count, order, "copy_into"), []).append(
+                    a.run(copy_into)
+                )
             del a, b
     print(f"\nstored columns: {samples} samples, batch {BATCH}, samples/s (median of {rounds})")
-    print(f"{'workers':>7} {'order':>10} {'consumer':>9} | {'ocrstore':>9} {'by hand':>8} {'limit':>9}"
-          f" | {'of limit':>8} {'x by hand':>9}")
+    print(
+        f"{'workers':>7} {'order':>10} {'consumer':>9} | {'ocrstore':>9} {'by hand':>8} {'limit':>9}"
+        f" | {'of limit':>8} {'x by hand':>9}"
+    )
     for count in workers:
         for order in ("sequential", "shuffled"):
             for name in ("touch", "copy", "copy_into"):
@@ -210,8 +219,10 @@ def stored(path: Path, rounds: int, workers: list[int]) -> dict[str, float]:
                 hand = results["dict cache", count, order, base]
                 of_limit = median([m / n for m, n in zip(mine, limit)])
                 times = median([m / n for m, n in zip(mine, hand)])
-                print(f"{count:>7} {order:>10} {name:>9} | {median(mine):>9.0f} {median(hand):>8.0f}"
-                      f" {median(limit):>9.0f} | {of_limit:>8.2f} {times:>8.1f}x")
+                print(
+                    f"{count:>7} {order:>10} {name:>9} | {median(mine):>9.0f} {median(hand):>8.0f}"
+                    f" {median(limit):>9.0f} | {of_limit:>8.2f} {times:>8.1f}x"
+                )
     return {}
 
 
