@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,12 +81,12 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
 
 def _reachable(pages: PageReader) -> Iterator[tuple[bytes, Value]]:
     """Yield what a damaged tree still leads to."""
-    try:
-        for key, value in pages.items():
-            if value is not None:
-                yield key, value
-    except CorruptStoreError:
-        return
+    with suppress(CorruptStoreError):
+        for key in pages.keys_with(b""):
+            with suppress(CorruptStoreError):
+                value = pages.find(key)
+                if value is not None:
+                    yield key, value
 
 
 _Place = tuple[str, int, int]

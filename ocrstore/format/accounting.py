@@ -1,4 +1,4 @@
-"""The page census of a store: every page holds meta, tree or value, is free, or is an error."""
+"""The page census: every page is meta, tree, value or free, or an error (FORMAT.md 3.5)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def _walk_state(reader: PageReader, meta: Meta, census: Census) -> dict[int, str
 def _check_cover(meta: Meta, owners: dict[int, str], census: Census) -> None:
     if census.problems:
         return  # after structural damage the rest of the count says nothing new
-    if meta.last_page + 1 - 2 != len(owners) or any(page > meta.last_page for page in owners):
+    if any(not 2 <= page <= meta.last_page for page in owners):
+        # liblmdb would write over a meta page that is listed as free
+        census.problems.append("the free list names a meta page, or a page behind the last one")
+    if meta.last_page + 1 - 2 != len(owners):
         census.problems.append(
             f"{meta.last_page - 1} pages are in use by LMDB's count, {len(owners)} are reachable"
         )
@@ -97,7 +100,6 @@ class _Walk:
         self.values: dict[bytes, Value] = {}
         self.free: list[int] = []
         self.branch_pages = self.leaf_pages = self.overflow_pages = self.entries = 0
-        self.last_key: bytes | None = None
 
     def run(self) -> None:
         if not self.tree.is_empty:

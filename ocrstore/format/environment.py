@@ -95,8 +95,8 @@ def check_structure(path: str) -> None:
     census = take_census(PageReader(mapping.buffer, name=path))
     if census.problems:
         raise CorruptStoreError(
-            f"{path}: {census.problems[0]} It is not safe to write to: restore it from a copy or "
-            "build it again."
+            f"{path}: {census.problems[0].rstrip('.')}. It is not safe to write to: restore it "
+            "from a copy or build it again."
         )
 
 

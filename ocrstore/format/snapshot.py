@@ -128,7 +128,7 @@ def newest_generation(pages: PageReader) -> int:
 
 def list_generations(pages: PageReader) -> list[int]:
     """Return the generations that can be opened, oldest first."""
-    found = (parse_numbered_key(MANIFEST_PREFIX, key) for key, _ in pages.items(MANIFEST_PREFIX))
+    found = (parse_numbered_key(MANIFEST_PREFIX, key) for key in pages.keys_with(MANIFEST_PREFIX))
     return [generation for generation in found if generation is not None]
 
 
