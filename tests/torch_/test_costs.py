@@ -34,7 +34,7 @@ def test_memory_adds_up():
     assert mine.rss >= mine.pss > mine.own > 0
     assert (mine + mine).pss == 2 * mine.pss
     assert Memory(pss_anonymous=3, pss_shared=4, pss_file=9).own == 7
-    with pytest.raises(RuntimeError, match="no-such.ocrs"):
+    with pytest.raises(RuntimeError, match=r"no-such.ocrs"):
         measure("no-such.ocrs", workers=0)
 
 
