@@ -25,12 +25,22 @@ from ocrstore.torch.records import Batch, OutgoingBatch, Sample
 _ALIGNMENT = 64
 
 
-class SampleList(list[Sample]):
-    """The samples of one call to a data set, with their rows described once for all."""
+class SampleList(Sequence[Sample]):
+    """The samples of one call to a data set; each is made when it is asked for.
 
-    def __init__(self, samples: Sequence[Sample], parts: Parts | None = None) -> None:
-        super().__init__(samples)
+    The default collation needs none of them. A collate function of the user's own sees a sequence.
+    """
+
+    def __init__(self, parts: Parts) -> None:
         self.parts = parts
+
+    def __len__(self) -> int:
+        return len(self.parts.local)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [Sample(self.parts.one(i)) for i in range(len(self))[index]]
+        return Sample(self.parts.one(range(len(self))[index]))
 
 
 class Computed(dict[str, Any]):
@@ -48,10 +58,12 @@ def collate(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> Any:  #
     """Return a batch of samples: by reference where nothing of them was taken or changed."""
     inside = get_worker_info() is not None
     kind = OutgoingBatch if inside else Batch
-    if all(sample.is_reference for sample in samples):
-        parts = samples.parts if isinstance(samples, SampleList) else None
-        if parts is None:
-            parts = join([sample._parts for sample in samples if sample._parts is not None])
+    parts: Parts | None = None
+    if isinstance(samples, SampleList):
+        parts = samples.parts
+    elif all(sample.is_reference for sample in samples):
+        parts = join([sample._parts for sample in samples if sample._parts is not None])
+    if parts is not None:
         if inside:
             parts.bring_in()
         return kind(parts)

@@ -109,7 +109,7 @@ class OCRStoreDataset(Dataset[Any]):
             self._bring_in(parts)
         return Sample(parts)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return what a DataLoader collates into one batch."""
         rows = self._check_all(np.asarray(indices, np.int64))
         if self._training is not None:
@@ -117,7 +117,7 @@ class OCRStoreDataset(Dataset[Any]):
         parts = self._parts(rows)
         if get_worker_info() is None:
             self._ask_for_next(rows)
-        return SampleList([Sample(parts)] * len(rows), parts)
+        return SampleList(parts)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[row] for row in range(len(self)))
