@@ -1,0 +1,1 @@
+"""Reading a store in torch."""
