@@ -6,7 +6,8 @@
     ├── NotAStoreError            the file is something else, or nothing
     ├── UnsupportedFormatError    a store, but of a format this version does not read
     ├── CorruptStoreError         the bytes contradict themselves
-    ├── UnknownSampleError        no such key or row           (also a KeyError)
+    ├── UnknownSampleError        no such key                  (also a KeyError)
+    ├── UnknownRowError           no such row                  (also an IndexError)
     ├── UnknownColumnError        no such column               (also a KeyError)
     ├── UnknownGenerationError    no such generation           (also a KeyError)
     ├── SchemaError               data that does not fit       (also a ValueError)
@@ -50,6 +51,10 @@ class _LookupError(OCRStoreError, KeyError):
 
 class UnknownSampleError(_LookupError):
     """The store has no such sample."""
+
+
+class UnknownRowError(OCRStoreError, IndexError):
+    """The store has no such row."""
 
 
 class UnknownColumnError(_LookupError):

@@ -1,0 +1,86 @@
+"""The command line: parse, call, print. One module per command."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from ocrstore.cli.console import fail
+from ocrstore.errors import (
+    OCRStoreError,
+    SchemaError,
+    StoreExistsError,
+    UnknownColumnError,
+    UnknownGenerationError,
+    UnknownSampleError,
+)
+from ocrstore.version import __version__
+
+# command -> module below ocrstore.cli and the function in it; imported when used, so that
+# `ocrstore --help` is quick and a command's dependencies are needed by that command only
+COMMANDS = {
+    "compact": "compact:compact_command",
+    "export-index": "export_index:export_index_command",
+    "inspect": "inspect:inspect_command",
+    "verify": "verify:verify_command",
+}
+
+_WRONG_USE = (
+    SchemaError,
+    StoreExistsError,
+    UnknownColumnError,
+    UnknownGenerationError,
+    UnknownSampleError,
+)
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, name = place.split(":")
+        command = getattr(importlib.import_module(f"ocrstore.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ocrstore")
+def cli() -> None:
+    """One file per data set: built once, mapped by every process.
+
+    \b
+    Examples:
+      ocrstore inspect val.ocrs        what is in it, what does it cost
+      ocrstore verify val.ocrs         is every byte as it was written
+
+    Exit codes: 0 all is well, 1 a problem was found, 2 wrong use.
+    """
+
+
+def main() -> None:
+    """Run the command line; errors become one message and an exit code."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        fail("interrupted; nothing that was published has changed.")
+        sys.exit(130)
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(exc.exit_code)
+    except OCRStoreError as exc:
+        fail(str(exc))
+        sys.exit(2 if isinstance(exc, _WRONG_USE) else 1)
+    except KeyboardInterrupt:
+        fail("interrupted; nothing that was published has changed.")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)

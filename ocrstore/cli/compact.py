@@ -1,0 +1,33 @@
+"""`ocrstore compact`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
+from ocrstore.format.editing import compact
+
+
+@click.command("compact")
+@click.argument("store", type=STORE)
+@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+def compact_command(store: Path, as_json: bool) -> None:
+    """Rewrite a store without dead space and older generations.
+
+    The new file is written beside the old one and renamed over it, so it needs room for both.
+    The fingerprint stays; processes that have the old file open keep it.
+
+    \b
+    Example:
+      ocrstore compact val.ocrs
+    """
+    before = store.stat().st_size
+    with progress_bar("compacting", quiet=as_json) as advance:
+        compact(store, progress=advance)
+    after = store.stat().st_size
+    if as_json:
+        print_json({"path": str(store), "nbytes_before": before, "nbytes_after": after})
+    else:
+        console().print(f"[green]✓[/] {store}: {human_bytes(before)} -> {human_bytes(after)}")

@@ -1,0 +1,76 @@
+"""What all commands share: consoles, progress bars, sizes in words, the store argument."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""The argument type of a store that must be there."""
+
+
+def console() -> Console:
+    """Return the console for results."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def fail(message: str) -> None:
+    """Print an error message."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(
+        f"[bold red]error:[/] {escape(message)}", emoji=False
+    )
+
+
+def print_json(record: Any) -> None:
+    """Print a record for programs."""
+    click.echo(json.dumps(record, indent=2, ensure_ascii=False))
+
+
+def human_bytes(nbytes: float) -> str:
+    """Write a size in words: 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.2f} TB"
+
+
+@contextmanager
+def progress_bar(
+    what: str, *, in_bytes: bool = False, quiet: bool = False
+) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on standard error; yields a function of (done, total)."""
+    counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *counts,
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield advance

@@ -1,0 +1,157 @@
+"""What a column is: a dtype, a shape with room for variation, and a codec."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.errors import CorruptStoreError, SchemaError
+from ocrstore.format.layout import MAX_DIMENSION, MAX_NDIM, MAX_VALUE_NBYTES
+
+DTYPES = (
+    "bool",
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    "float16",
+    "float32",
+    "float64",
+)
+CODECS = ("raw", "zstd", "lz4", "jpeg")
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A row that is already in its column's codec: the bytes, and the shape they decode to."""
+
+    data: bytes
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One named, typed array per sample; None in `shape` varies from sample to sample.
+
+    Example: ``Column("uint8", (None, None, 3))`` for pictures of any size.
+    """
+
+    dtype: str
+    shape: Shape = ()
+    codec: str = "raw"
+
+    def __post_init__(self) -> None:
+        try:
+            name = np.dtype(self.dtype).name
+        except TypeError as exc:
+            raise SchemaError(f"Unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}.") from exc
+        if name not in DTYPES:
+            raise SchemaError(f"dtype {name!r} cannot be stored; one of {', '.join(DTYPES)}.")
+        object.__setattr__(self, "dtype", name)
+        try:
+            object.__setattr__(self, "shape", tuple(self.shape))
+        except TypeError as exc:
+            raise SchemaError(
+                f"shape must be a tuple such as (640, 640), not {self.shape}."
+            ) from exc
+        if len(self.shape) > MAX_NDIM:
+            raise SchemaError(f"shape {self.shape} has more than {MAX_NDIM} dimensions.")
+        for size in self.shape:
+            if size is not None and (
+                isinstance(size, bool)
+                or not isinstance(size, (int, np.integer))
+                or not 0 <= size <= MAX_DIMENSION
+            ):
+                raise SchemaError(
+                    f"shape {self.shape}: every size is None or a whole number from 0 to "
+                    f"{MAX_DIMENSION}."
+                )
+        object.__setattr__(
+            self, "shape", tuple(None if size is None else int(size) for size in self.shape)
+        )
+        if self.codec not in CODECS:
+            raise SchemaError(f"Unknown codec {self.codec!r}; one of {', '.join(CODECS)}.")
+        if self.codec == "jpeg" and (name != "uint8" or self.shape != (None, None, 3)):
+            raise SchemaError(
+                "A jpeg column holds pictures: dtype uint8, shape (None, None, 3); found "
+                f"{name}, {self.shape}."
+            )
+        if self.is_fixed and self.row_nbytes > MAX_VALUE_NBYTES // 2:
+            raise SchemaError(f"A row of shape {self.shape} {name} is larger than 2 GiB.")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every row has the same shape."""
+        return None not in self.shape
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether rows lie in the file as they are in memory."""
+        return self.codec == "raw"
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype as it lies in the file: little-endian."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def row_nbytes(self) -> int:
+        """Decoded bytes of a row of a fixed-shape column."""
+        return self.nbytes_of(tuple(size or 0 for size in self.shape))
+
+    def nbytes_of(self, shape: tuple[int, ...]) -> int:
+        """Decoded bytes of a row of this shape."""
+        nbytes = self.numpy_dtype.itemsize
+        for size in shape:
+            nbytes *= size
+        return nbytes
+
+    def accepts(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether a row of this shape belongs into the column."""
+        return len(shape) == len(self.shape) and all(
+            want is None or want == found for want, found in zip(self.shape, shape)
+        )
+
+    def conform(self, value: npt.ArrayLike, *, where: str) -> npt.NDArray[Any]:
+        """Return `value` as a C-contiguous little-endian array, or say why it does not fit.
+
+        An array must have the column's dtype: a silent cast could hide a pipeline that
+        changed. Lists and scalars are converted.
+        """
+        if isinstance(value, np.ndarray) or hasattr(value, "dtype"):
+            array = np.asarray(value)
+            if array.dtype.name != self.dtype:
+                raise SchemaError(
+                    f"{where}: expected {self.dtype}, found {array.dtype.name}. Convert it with "
+                    f".astype({self.dtype!r}) if that loses nothing you need."
+                )
+        else:
+            try:
+                array = np.asarray(value, dtype=self.dtype)
+            except (TypeError, ValueError, OverflowError) as exc:
+                raise SchemaError(f"{where}: cannot become a {self.dtype} array: {exc}") from exc
+        if not self.accepts(array.shape):
+            raise SchemaError(f"{where}: expected shape {self.shape}, found {array.shape}.")
+        if max(array.shape, default=0) > MAX_DIMENSION or array.nbytes > MAX_VALUE_NBYTES // 2:
+            raise SchemaError(f"{where}: {array.nbytes} bytes; a row may have at most 2 GiB.")
+        # ascontiguousarray would make a scalar one-dimensional
+        return np.asarray(array, dtype=self.numpy_dtype, order="C")
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the column in JSON terms."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "codec": self.codec}
+
+    @classmethod
+    def from_json(cls, record: object, *, where: str) -> Column:
+        """Undo `to_json`; anything else is a CorruptStoreError."""
+        if not isinstance(record, dict) or not isinstance(record.get("shape"), list):
+            raise CorruptStoreError(f"{where}: not a column description: {record!r:.200}")
+        dtype, codec = record.get("dtype"), record.get("codec")
+        if dtype not in DTYPES or not isinstance(codec, str):
+            raise CorruptStoreError(f"{where}: unknown dtype or codec in {record!r:.200}")
+        try:
+            return cls(dtype, tuple(record["shape"]), codec=codec)
+        except (SchemaError, TypeError) as exc:
+            raise CorruptStoreError(f"{where}: {exc}") from exc

@@ -1,0 +1,97 @@
+"""Publishing: the commit that makes a new index and manifest the store's newest generation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+
+from ocrstore.errors import SchemaError
+from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, encode_blob
+from ocrstore.format.columns import Column
+from ocrstore.format.environment import Environment
+from ocrstore.format.fingerprint import fingerprint
+from ocrstore.format.index import Index, serialize
+from ocrstore.format.layout import (
+    FORMAT_VERSION,
+    INDEX_PREFIX,
+    MANIFEST_PREFIX,
+    MAX_VALUE_NBYTES,
+    numbered_key,
+)
+from ocrstore.format.manifest import Manifest, encode_json
+from ocrstore.version import __version__
+
+
+def history_entry(action: str, generation: int, **counts: int) -> dict[str, Any]:
+    """Describe a change for the manifest's history.
+
+    The time is the only thing in a store that differs between equal builds; SOURCE_DATE_EPOCH
+    fixes it, as in other reproducible builds.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = (
+        datetime.fromtimestamp(int(epoch), timezone.utc)
+        if epoch.isdigit()
+        else datetime.now(timezone.utc)
+    )
+    return {
+        "action": action,
+        "generation": generation,
+        "at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "by": f"ocrstore {__version__}",
+        **counts,
+    }
+
+
+def publish_generation(
+    environment: Environment,
+    table: pa.Table,
+    columns: Mapping[str, Column],
+    *,
+    generation: int,
+    groups: int,
+    history: Iterable[Mapping[str, Any]],
+    metadata: Mapping[str, Any],
+    deletes: Iterable[bytes] = (),
+) -> Manifest:
+    """Commit index and manifest together; from here on the generation exists."""
+    index = Index(table.combine_chunks(), columns)
+    manifest = Manifest(
+        generation=generation,
+        samples=len(index),
+        groups=groups,
+        columns=columns,
+        fingerprint=fingerprint(index),
+        history=tuple(history),
+        metadata=metadata,
+        version=FORMAT_VERSION,
+    )
+    payload = serialize(index.table)
+    if len(payload) > MAX_VALUE_NBYTES - 2**20:
+        raise SchemaError("The index is larger than 4 GiB; split the data set into several stores.")
+    page_size = environment.page_size
+    environment.commit(
+        {
+            numbered_key(INDEX_PREFIX, generation): encode_blob(
+                INDEX_MAGIC, generation, payload, page_size=page_size
+            ),
+            numbered_key(MANIFEST_PREFIX, generation): encode_blob(
+                MANIFEST_MAGIC, generation, manifest.to_json(), page_size=page_size
+            ),
+        },
+        deletes=deletes,
+    )
+    return manifest
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plain JSON copy of `metadata`, or say why it is none."""
+    try:
+        encode_json(dict(metadata))
+    except (TypeError, ValueError) as exc:
+        raise SchemaError(f"metadata: must be JSON: {exc}.") from exc
+    return dict(metadata)

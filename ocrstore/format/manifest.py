@@ -1,0 +1,136 @@
+"""The manifest: what one generation of a store is, in JSON, checked before it is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ocrstore.errors import CorruptStoreError, UnsupportedFormatError
+from ocrstore.format.columns import Column
+from ocrstore.format.layout import FORMAT_VERSION, KNOWN_FEATURES, is_valid_name
+
+MAX_MANIFEST_NBYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One generation. `metadata` and `history` are JSON of the layers above."""
+
+    generation: int
+    samples: int
+    groups: int
+    """Row groups written so far; extents with a higher number were never published."""
+    columns: Mapping[str, Column]
+    fingerprint: str
+    history: tuple[Mapping[str, Any], ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    version: tuple[int, int] = FORMAT_VERSION
+    features: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Encode canonically: the same manifest always gives the same bytes."""
+        record = {
+            "format": {"major": self.version[0], "minor": self.version[1]},
+            "required_features": list(self.features),
+            "generation": self.generation,
+            "samples": self.samples,
+            "groups": self.groups,
+            # a list keeps the order of the columns
+            "columns": [{"name": n, **c.to_json()} for n, c in self.columns.items()],
+            "fingerprint": self.fingerprint,
+            "history": list(self.history),
+            "metadata": dict(self.metadata),
+        }
+        return encode_json(record)
+
+
+def encode_json(record: object) -> bytes:
+    """Encode JSON canonically: sorted names, no blanks, UTF-8, no NaN."""
+    text = json.dumps(
+        record, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return text.encode("utf-8")
+
+
+def decode_json(payload: bytes, *, where: str) -> dict[str, Any]:
+    """Decode a JSON object; whatever else the bytes are is a CorruptStoreError."""
+    if len(payload) > MAX_MANIFEST_NBYTES:
+        raise CorruptStoreError(f"{where}: {len(payload)} bytes are too many.")
+    try:
+        record = json.loads(payload.decode("utf-8"))
+    except (ValueError, RecursionError) as exc:
+        raise CorruptStoreError(f"{where}: not JSON: {exc}") from exc
+    if not isinstance(record, dict):
+        raise CorruptStoreError(f"{where}: not a JSON object.")
+    return record
+
+
+def parse_manifest(payload: bytes, *, generation: int, where: str) -> Manifest:
+    """Read a manifest and check its every field (FORMAT.md 7.2)."""
+    record = decode_json(payload, where=where)
+    version = _version(record, where)
+    features = _field(record, "required_features", list, where)
+    unknown = [name for name in features if not isinstance(name, str) or name not in KNOWN_FEATURES]
+    if unknown:
+        raise UnsupportedFormatError(
+            f"{where}: needs the feature {unknown[0]!r}, which this ocrstore does not have. "
+            "Update ocrstore: pip install -U ocrstore."
+        )
+    numbers = [_count(record, name, where) for name in ("generation", "samples", "groups")]
+    if numbers[0] != generation:
+        raise CorruptStoreError(f"{where}: says generation {numbers[0]}, expected {generation}.")
+    fingerprint = _field(record, "fingerprint", str, where)
+    if len(fingerprint) != 64 or set(fingerprint) - set("0123456789abcdef"):
+        raise CorruptStoreError(f"{where}: the fingerprint is not 64 hexadecimal digits.")
+    history = _field(record, "history", list, where)
+    if not all(isinstance(entry, dict) for entry in history):
+        raise CorruptStoreError(f"{where}: the history is not a list of objects.")
+    return Manifest(
+        generation=numbers[0],
+        samples=numbers[1],
+        groups=numbers[2],
+        columns=parse_columns(_field(record, "columns", list, where), where=where),
+        fingerprint=fingerprint,
+        history=tuple(history),
+        metadata=_field(record, "metadata", dict, where),
+        version=version,
+        features=tuple(features),
+    )
+
+
+def parse_columns(records: list[Any], *, where: str) -> dict[str, Column]:
+    """Read the list of named columns."""
+    columns: dict[str, Column] = {}
+    for record in records:
+        name = record.get("name") if isinstance(record, dict) else None
+        if not is_valid_name(name) or name in columns:
+            raise CorruptStoreError(f"{where}: a column has the impossible name {name!r:.80}.")
+        columns[str(name)] = Column.from_json(record, where=f"{where}: column {name!r}")
+    return columns
+
+
+def _version(record: dict[str, Any], where: str) -> tuple[int, int]:
+    version = _field(record, "format", dict, where)
+    major, minor = (_count(version, name, where) for name in ("major", "minor"))
+    if major != FORMAT_VERSION[0]:
+        raise UnsupportedFormatError(
+            f"{where}: format {major}.{minor}; this ocrstore reads format {FORMAT_VERSION[0]}. "
+            "Update ocrstore (pip install -U ocrstore), or build the store again."
+        )
+    return major, minor
+
+
+def _field(record: dict[str, Any], name: str, kind: type, where: str) -> Any:
+    value = record.get(name)
+    if not isinstance(value, kind):
+        raise CorruptStoreError(f"{where}: field {name!r} is missing or not a {kind.__name__}.")
+    return value
+
+
+def _count(record: dict[str, Any], name: str, where: str) -> int:
+    value = record.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise CorruptStoreError(f"{where}: field {name!r} is not a count: {value!r:.80}")
+    return value

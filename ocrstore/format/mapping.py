@@ -1,0 +1,91 @@
+"""One read-only memory map of a file, from which arrays are cut without copying."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.errors import NotAStoreError, OCRStoreError, StoreChangedError
+
+
+class Mapping:
+    """A file, mapped from its first to its last byte as it was when opened.
+
+    Lifetime: every array and buffer taken from it keeps the map alive; the map is released when
+    the last of them is gone. Copies nothing, needs no lock and no writable directory. Threads may
+    share it; a forked child inherits it.
+    """
+
+    __slots__ = ("_map", "device", "inode", "nbytes", "path")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError as exc:
+            raise NotAStoreError(
+                f"{self.path}: no such file. Check the path; `ocrstore build` makes a store."
+            ) from exc
+        except PermissionError as exc:
+            if os.path.isdir(self.path):  # noqa: PTH112  # Windows refuses to open a directory
+                raise _directory(self.path) from exc
+            raise OCRStoreError(f"{self.path}: no permission to read it.") from exc
+        except OSError as exc:
+            raise OCRStoreError(f"{self.path}: cannot be opened: {exc.strerror}.") from exc
+        try:
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                raise _directory(self.path)
+            if not stat.S_ISREG(status.st_mode):
+                raise NotAStoreError(f"{self.path}: not a regular file.")
+            if status.st_size == 0:
+                raise NotAStoreError(f"{self.path}: the file is empty. Build or copy it again.")
+            self.nbytes = status.st_size
+            self.device, self.inode = status.st_dev, status.st_ino
+            try:
+                self._map = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as exc:
+                raise OCRStoreError(f"{self.path}: cannot be mapped: {exc}.") from exc
+        finally:
+            os.close(descriptor)
+
+    @property
+    def buffer(self) -> memoryview:
+        """The whole file as a read-only buffer."""
+        return memoryview(self._map)
+
+    @property
+    def address(self) -> int:
+        """Where the map starts in this process's memory."""
+        return int(np.frombuffer(self._map, np.uint8, 1).ctypes.data)
+
+    def array(
+        self,
+        offset: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        *,
+        strides: tuple[int, ...] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return a read-only array that lies at `offset`; numpy checks the bounds."""
+        return np.ndarray(shape, dtype, self._map, offset, strides)
+
+    def check(self) -> None:
+        """Make sure the file still has the bytes that were mapped.
+
+        Touching a mapped page behind the end of a file kills the process; this is asked before.
+        """
+        if self._map.size() < self.nbytes:
+            raise StoreChangedError(
+                f"{self.path}: was cut from {self.nbytes} to {self._map.size()} bytes while open. "
+                "Restore the file and open it again; replace stores by renaming, never in place."
+            )
+
+
+def _directory(path: str) -> NotAStoreError:
+    return NotAStoreError(f"{path}: is a directory; a store is one file.")

@@ -1,0 +1,294 @@
+"""A bounds-checked reader of LMDB 0.9 data files, for finding values and their file offsets.
+
+liblmdb trusts its file: a damaged tree page can crash the process. This module follows the same
+structures in Python, checks every number before using it, and therefore also works in forked
+children, on read-only media and beside a writer, with no lock file. It reads; liblmdb writes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ocrstore.errors import CorruptStoreError, NotAStoreError, UnsupportedFormatError
+from ocrstore.format.layout import VALUE_OFFSET
+
+PAGE_HEADER = struct.Struct("<QHHHH")  # page number, pad, flags, lower, upper
+_OVERFLOW_COUNT = struct.Struct("<I")  # overlays lower and upper
+_META = struct.Struct("<IIQQ")  # magic, data version, map address, map size
+_TREE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow, entries, root
+_META_TAIL = struct.Struct("<QQ")  # last page, transaction
+_NODE = struct.Struct("<HHHH")  # low, high, flags, key size
+_PAGE_NUMBER = struct.Struct("<Q")
+
+_MAGIC = 0xBEEFC0DE
+_DATA_VERSION = 1
+_NO_PAGE = 2**64 - 1
+META_NBYTES = PAGE_HEADER.size + _META.size + 2 * _TREE.size + _META_TAIL.size
+
+P_BRANCH, P_LEAF, P_OVERFLOW, P_META = 0x01, 0x02, 0x04, 0x08
+F_BIGDATA = 0x01
+_FREE_TREE_FLAGS = (0x4000, 0x4008)  # one file, not a folder; integer keys once it has any
+_MAX_DEPTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The root record of one B-tree."""
+
+    flags: int
+    depth: int
+    branch_pages: int
+    leaf_pages: int
+    overflow_pages: int
+    entries: int
+    root: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the tree has no page at all."""
+        return self.root == _NO_PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """One of the two meta pages: the state a commit left behind."""
+
+    slot: int
+    page_size: int
+    map_size: int
+    free: Tree
+    main: Tree
+    last_page: int
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Where a value lies: `nbytes` at file offset `offset`, in `pages` pages from page `page`."""
+
+    page: int
+    pages: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One entry of a tree page; `child` for branches, `value` or `inline` for leaves."""
+
+    key: bytes
+    child: int = _NO_PAGE
+    value: Value | None = None
+    inline: bytes = b""
+
+
+class PageReader:
+    """Reads the state of the newest commit of an LMDB file in `buffer`.
+
+    The buffer is borrowed, never copied as a whole. Every method may raise CorruptStoreError.
+    """
+
+    def __init__(self, buffer: memoryview, *, name: str) -> None:
+        self.name = name
+        self._buffer = buffer
+        self._nbytes = len(buffer)
+        self.metas = self._read_metas()
+        self.meta = max(self.metas, key=lambda meta: meta.transaction)
+        self.page_size = self.meta.page_size
+
+    def snapshot(self) -> bytes:
+        """Return the bytes of both meta pages; they change with every commit."""
+        size = self.page_size
+        return bytes(self._buffer[:META_NBYTES]) + bytes(self._buffer[size : size + META_NBYTES])
+
+    def find(self, key: bytes) -> Value | None:
+        """Return where the value of `key` lies, or None."""
+        tree = self.meta.main
+        if tree.is_empty:
+            return None
+        number = tree.root
+        for _ in range(_MAX_DEPTH):
+            leaf, nodes = self.read_page(number)
+            if leaf:
+                for node in nodes:
+                    if node.key == key:
+                        return self.check_value(node)
+                return None
+            number = nodes[0].child
+            for node in nodes[1:]:
+                if node.key > key:
+                    break
+                number = node.child
+        raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
+
+    def last(self) -> tuple[bytes, Value | None] | None:
+        """Return the greatest key and its value, or None if there is none."""
+        tree = self.meta.main
+        if tree.is_empty:
+            return None
+        number = tree.root
+        for _ in range(_MAX_DEPTH):
+            leaf, nodes = self.read_page(number)
+            if leaf:
+                return nodes[-1].key, self.check_value(nodes[-1])
+            number = nodes[-1].child
+        raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, Value | None]]:
+        """Yield keys that start with `prefix`, in order, with their values."""
+        tree = self.meta.main
+        if not tree.is_empty:
+            yield from self._items(tree.root, prefix, 0)
+
+    def _items(
+        self, number: int, prefix: bytes, depth: int
+    ) -> Iterator[tuple[bytes, Value | None]]:
+        if depth >= _MAX_DEPTH:
+            raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
+        leaf, nodes = self.read_page(number)
+        if leaf:
+            for node in nodes:
+                if node.key.startswith(prefix):
+                    yield node.key, self.check_value(node)
+            return
+        for position, node in enumerate(nodes):
+            # a child holds keys from its own key up to the next one's; the first key is not used
+            after = nodes[position + 1].key if position + 1 < len(nodes) else None
+            if after is not None and after <= prefix:
+                continue
+            if position and node.key[: len(prefix)] > prefix:
+                break
+            yield from self._items(node.child, prefix, depth + 1)
+
+    def view(self, value: Value) -> memoryview:
+        """Return the bytes of a value, without copying them."""
+        return self._buffer[value.offset : value.offset + value.nbytes]
+
+    def page_bytes(self, number: int, count: int = 1) -> memoryview:
+        """Return whole pages; they must lie inside the file."""
+        start, end = number * self.page_size, (number + count) * self.page_size
+        if number < 2 or number + count - 1 > self.meta.last_page or end > self._nbytes:
+            raise self.corrupt(
+                f"refers to page {number} (+{count - 1}), but pages 2 to {self.meta.last_page} "
+                f"are in use and the file has {self._nbytes} bytes"
+            )
+        return self._buffer[start:end]
+
+    def read_page(self, number: int, *, integer_keys: bool = False) -> tuple[bool, list[Node]]:
+        """Parse a tree page into (whether it is a leaf, its nodes in order)."""
+        page = self.page_bytes(number)
+        own_number, _, flags, lower, upper = PAGE_HEADER.unpack_from(page)
+        size = self.page_size
+        count, odd = divmod(lower - PAGE_HEADER.size, 2)
+        if own_number != number or flags not in (P_BRANCH, P_LEAF):
+            raise self.corrupt(
+                f"page {number} is not a tree page of its own (says {own_number}, flags {flags})"
+            )
+        if odd or count < 1 or not PAGE_HEADER.size <= lower <= upper <= size:
+            raise self.corrupt(f"page {number} has impossible bounds ({lower}, {upper})")
+        pointers = struct.unpack_from(f"<{count}H", page, PAGE_HEADER.size)
+        nodes = []
+        for pointer in pointers:
+            if not upper <= pointer <= size - _NODE.size:
+                raise self.corrupt(f"page {number} has a node at {pointer}, outside its bounds")
+            low, high, node_flags, key_size = _NODE.unpack_from(page, pointer)
+            start = pointer + _NODE.size
+            if start + key_size > size:
+                raise self.corrupt(f"page {number} has a key that leaves the page")
+            key = bytes(page[start : start + key_size])
+            if flags == P_BRANCH:
+                nodes.append(Node(key, child=low | high << 16 | node_flags << 32))
+            else:
+                nbytes = low | high << 16
+                nodes.append(
+                    self._leaf_node(number, page, key, start + key_size, nbytes, node_flags)
+                )
+        for left, right in zip(nodes[flags == P_BRANCH :], nodes[1 + (flags == P_BRANCH) :]):
+            if _sort_key(left.key, integer_keys) >= _sort_key(right.key, integer_keys):
+                raise self.corrupt(f"page {number} has keys out of order")
+        return flags == P_LEAF, nodes
+
+    def _leaf_node(
+        self, number: int, page: memoryview, key: bytes, start: int, nbytes: int, flags: int
+    ) -> Node:
+        if flags == 0:
+            if start + nbytes > self.page_size:
+                raise self.corrupt(f"page {number} has a value that leaves the page")
+            return Node(key, inline=bytes(page[start : start + nbytes]))
+        if flags != F_BIGDATA or start + _PAGE_NUMBER.size > self.page_size:
+            raise self.corrupt(f"page {number} has a node of an unknown kind ({flags})")
+        (first,) = _PAGE_NUMBER.unpack_from(page, start)
+        pages = -(-(nbytes + VALUE_OFFSET) // self.page_size)
+        self.page_bytes(first, pages)  # for its bounds check; the pages are not touched
+        return Node(key, value=Value(first, pages, first * self.page_size + VALUE_OFFSET, nbytes))
+
+    def check_value(self, node: Node) -> Value | None:
+        """Check the page header in front of a node's value; None if the value is inline."""
+        value = node.value
+        if value is None:
+            return None
+        header = self.page_bytes(value.page, value.pages)
+        number, _, flags, _, _ = PAGE_HEADER.unpack_from(header)
+        (pages,) = _OVERFLOW_COUNT.unpack_from(header, 12)
+        if number != value.page or flags != P_OVERFLOW or pages != value.pages:
+            raise self.corrupt(
+                f"the value of {node.key!r} should be {value.pages} pages from page {value.page}; "
+                f"the page header says {pages} from page {number}, flags {flags}"
+            )
+        return value
+
+    def _read_metas(self) -> tuple[Meta, Meta]:
+        if self._nbytes < META_NBYTES:
+            raise NotAStoreError(
+                f"{self.name}: {self._nbytes} bytes are too few for an ocrstore file."
+            )
+        first = self._read_meta(0, 0)
+        if self._nbytes < 2 * first.page_size:
+            raise self.corrupt(f"it is cut off after {self._nbytes} bytes, inside its meta pages")
+        second = self._read_meta(1, first.page_size)
+        if first.page_size != second.page_size:
+            raise self.corrupt("its two meta pages disagree about the page size")
+        return first, second
+
+    def _read_meta(self, slot: int, start: int) -> Meta:
+        number, _, flags, _, _ = PAGE_HEADER.unpack_from(self._buffer, start)
+        position = start + PAGE_HEADER.size
+        magic, version, address, map_size = _META.unpack_from(self._buffer, position)
+        if magic != _MAGIC:
+            if slot == 0:
+                raise NotAStoreError(
+                    f"{self.name}: not an ocrstore file (no LMDB magic number at byte 16). "
+                    "Check the path; `ocrstore build` makes a store."
+                )
+            raise self.corrupt("its second meta page has no magic number")
+        if version != _DATA_VERSION:
+            raise UnsupportedFormatError(
+                f"{self.name}: LMDB data version {version}; ocrstore files have version "
+                f"{_DATA_VERSION} (LMDB 0.9). It was not written by ocrstore."
+            )
+        if number != slot or flags != P_META or address != 0:
+            raise self.corrupt(f"meta page {slot} has a damaged header")
+        position += _META.size
+        page_size = _TREE.unpack_from(self._buffer, position)[0]
+        if page_size not in (4096, 8192, 16384, 32768):
+            raise self.corrupt(f"impossible page size {page_size}")
+        free = Tree(*_TREE.unpack_from(self._buffer, position)[1:])
+        main = Tree(*_TREE.unpack_from(self._buffer, position + _TREE.size)[1:])
+        position += 2 * _TREE.size
+        last_page, transaction = _META_TAIL.unpack_from(self._buffer, position)
+        if free.flags not in _FREE_TREE_FLAGS or main.flags != 0:
+            raise self.corrupt(f"meta page {slot} has unknown flags")
+        return Meta(slot, page_size, map_size, free, main, last_page, transaction)
+
+    def corrupt(self, why: str) -> CorruptStoreError:
+        """Make the error for damage found in this file."""
+        return CorruptStoreError(
+            f"{self.name}: {why}. The file is damaged or cut off: restore it from a copy or build "
+            "it again."
+        )
+
+
+def _sort_key(key: bytes, integer: bool) -> tuple[int, bytes]:
+    return (int.from_bytes(key, "little"), b"") if integer else (0, key)

@@ -1,0 +1,122 @@
+"""Rows in, row groups out: gathers rows into extents and commits a group when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.format.columns import Column
+from ocrstore.format.environment import Environment
+from ocrstore.format.extents import ExtentBuilder
+from ocrstore.format.index import Rows
+from ocrstore.format.layout import GROUP_NBYTES, GROUP_ROWS, GROUP_STEP, extent_key
+
+StoredRow = tuple[npt.NDArray[np.uint8], tuple[int, ...]]
+"""A row's bytes as they go into the file, and the shape they decode to."""
+
+GroupRecord = Callable[[int, Mapping[str, Rows]], dict[bytes, Any]]
+"""Given a group's number and rows (offsets from their values' starts): what to commit with it."""
+
+
+class PayloadWriter:
+    """Writes the rows of some columns, group by group, into an environment.
+
+    Memory: one row group here and one in LMDB while it is committed, however many rows come.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        columns: Mapping[str, Column],
+        *,
+        first_group: int,
+        record: GroupRecord | None = None,
+        group_rows: int = GROUP_ROWS,
+        group_nbytes: int = GROUP_NBYTES,
+    ) -> None:
+        self._environment = environment
+        self._columns = dict(columns)
+        self._record = record
+        self._capacity = group_rows
+        self._limit = group_nbytes
+        self.next_group = first_group
+        self.written: list[bytes] = []
+        """Database keys of all extents committed here."""
+        self._rows: dict[str, list[Rows]] = {name: [] for name in columns}
+        self._builders = {
+            name: ExtentBuilder(name, raw=column.is_raw, capacity=group_rows)
+            for name, column in columns.items()
+        }
+        self._shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in columns}
+        self.pending = 0
+
+    def add(self, rows: Mapping[str, StoredRow]) -> bool:
+        """Take one row of every column; return whether that completed and committed a group."""
+        for name, (stored, shape) in rows.items():
+            self._builders[name].add(stored)
+            self._shapes[name].append(shape)
+        self.pending += 1
+        if self._is_full():
+            self.flush()
+            return True
+        return False
+
+    def adopt(self, group: int, rows: Mapping[str, Rows]) -> None:
+        """Count a group that is in the file already."""
+        for name, part in rows.items():
+            self._rows[name].append(part)
+            self.written.append(extent_key(group, name))
+        self.next_group = group + 1
+
+    def _is_full(self) -> bool:
+        nbytes = sum(builder.nbytes for builder in self._builders.values())
+        if self.pending >= self._capacity or nbytes >= self._limit:
+            return True
+        step_nbytes = nbytes * GROUP_STEP // self.pending
+        return self.pending % GROUP_STEP == 0 and nbytes + step_nbytes > self._limit
+
+    def flush(self) -> None:
+        """Commit the rows taken since the last commit as one group."""
+        if self.pending == 0:
+            return
+        group = self.next_group
+        puts: dict[bytes, Any] = {}
+        rows: dict[str, Rows] = {}
+        for name, builder in self._builders.items():
+            puts[extent_key(group, name)] = builder.finish(
+                group, page_size=self._environment.page_size
+            )
+            entries = builder.entries
+            shape = np.array(self._shapes[name], np.int32).reshape(self.pending, -1)
+            ndim = len(self._columns[name].shape)
+            rows[name] = Rows(
+                entries["offset"].astype(np.int64),
+                entries["nbytes"].astype(np.int64),
+                shape[:, :ndim],
+                entries["hash"].astype(np.uint64),
+            )
+        extra = self._record(group, rows) if self._record else {}
+        places = self._environment.commit({**puts, **extra})
+        for name, part in rows.items():
+            place = places[extent_key(group, name)]
+            self._rows[name].append(located(part, place.offset))
+            self.written.append(extent_key(group, name))
+            self._builders[name].clear()
+            self._shapes[name].clear()
+        self.pending = 0
+        self.next_group += 1
+
+    def rows(self) -> dict[str, Rows]:
+        """Return where all rows committed or adopted here lie, in order."""
+        return {
+            name: Rows.concatenate(parts, len(self._columns[name].shape))
+            for name, parts in self._rows.items()
+        }
+
+
+def located(rows: Rows, offset: int) -> Rows:
+    """Turn offsets from a value's start into file offsets."""
+    return Rows(rows.offset + offset, rows.nbytes, rows.shape, rows.hash)

@@ -1,0 +1,439 @@
+"""The writer: samples in, a published generation out (FORMAT.md 9)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ocrstore.errors import (
+    OCRStoreError,
+    SchemaError,
+    StoreClosedError,
+    UnknownSampleError,
+)
+from ocrstore.format import resume as resuming
+from ocrstore.format.attributes import check_schema, to_schema, to_table, unify
+from ocrstore.format.codecs import encode_row
+from ocrstore.format.columns import Column, Encoded
+from ocrstore.format.environment import Environment, write_error
+from ocrstore.format.generations import check_metadata, history_entry, publish_generation
+from ocrstore.format.index import Rows, build_table
+from ocrstore.format.layout import EXTENT_PREFIX, MAX_KEY_NBYTES, is_valid_name, parse_extent_key
+from ocrstore.format.locking import FileLock
+from ocrstore.format.pages import PageReader
+from ocrstore.format.payload import PayloadWriter, StoredRow
+from ocrstore.format.publication import check_target, partial_path, publish
+from ocrstore.format.snapshot import Snapshot, take_snapshot
+
+Arrays = Mapping[str, "npt.ArrayLike | Encoded"]
+
+
+class Writer:
+    """Takes samples and publishes them together when its `with` block ends.
+
+    Made by `ocrstore.create` and `ocrstore.append`. Arrays are copied when they are given, so the
+    caller may reuse them. If the block raises, nothing is published. Not for several threads at
+    once; not usable in a forked child.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        environment: Environment,
+        locks: Sequence[FileLock],
+        columns: Mapping[str, Column],
+        *,
+        base: Snapshot | None,
+        partial: Path | None,
+        schema: pa.Schema | None,
+        metadata: Mapping[str, Any],
+        token: str | None = None,
+        action: str = "append",
+        group_options: Mapping[str, int] | None = None,
+    ) -> None:
+        self.path = target
+        self.columns = dict(columns)
+        self.metadata: dict[str, Any] = dict(metadata)
+        """JSON that goes into the manifest; may be changed until the writer closes."""
+        self._environment = environment
+        self._locks = list(locks)
+        self._base = base
+        self._partial = partial
+        self._schema = schema
+        self._token = token
+        self._action = action
+        self._pid = os.getpid()
+        self._open = True
+        self._keys: list[str] = []  # of the group being filled
+        self._records: list[Mapping[str, Any]] = []
+        self._tables: list[pa.Table] = []
+        self._taken = len(base.index) if base else 0
+        keys = base.index.table["key"].to_pylist() if base else []
+        self._order: dict[str, int] = {key: row for row, key in enumerate(keys)}
+        self._counts = {"appended": 0, "replaced": 0, "deleted": 0}
+        self._payload = PayloadWriter(
+            environment,
+            columns,
+            first_group=base.manifest.groups if base else 0,
+            record=self._group_record if token is not None else None,
+            **(group_options or {}),
+        )
+        self.resumed = 0
+        """Samples that an interrupted run had already written."""
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._order
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of all samples there will be, in order."""
+        return tuple(self._order)
+
+    def append(
+        self, key: str, arrays: Arrays, *, attributes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add a sample: one array for every column, and what else is known about it."""
+        self._check_open()
+        _check_key(key)
+        if key in self._order:
+            raise SchemaError(f"sample {key!r} is there already; use replace() to change it.")
+        self._take(key, arrays, attributes)
+        self._counts["appended"] += 1
+
+    def replace(
+        self, key: str, arrays: Arrays, *, attributes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Give a sample new arrays and attributes; it keeps its row."""
+        self._check_known(key)
+        self._take(key, arrays, attributes)
+        self._counts["replaced"] += 1
+
+    def delete(self, key: str) -> None:
+        """Take a sample out; the samples behind it move up by one row."""
+        self._check_known(key)
+        del self._order[key]
+        self._counts["deleted"] += 1
+
+    def close(self) -> None:
+        """Publish what was written; calling it again does nothing."""
+        if not self._open:
+            return
+        self._check_open()
+        try:
+            self._publish()
+        except BaseException:
+            self.abort()
+            raise
+        self._release()
+
+    def abort(self) -> None:
+        """Give up: nothing is published. A resumable build keeps what it has committed."""
+        if not self._open:
+            return
+        if os.getpid() != self._pid:
+            self._open = False
+            return
+        if self._partial is None and self._payload.written:
+            # unpublished extents of a published file: free their pages now rather than next time
+            with suppress(OCRStoreError):
+                self._environment.commit({}, deletes=self._payload.written)
+        self._environment.close()
+        if self._partial is not None and self._token is None:
+            self._partial.unlink(missing_ok=True)
+        self._release()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self.abort()
+
+    def _take(self, key: str, arrays: Arrays, attributes: Mapping[str, Any] | None) -> None:
+        rows = self._stored_rows(key, arrays)
+        self._keys.append(key)
+        self._records.append(dict(attributes or {}))
+        self._order[key] = self._taken
+        self._taken += 1
+        try:
+            if self._payload.add(rows):
+                self._finish_group()
+        except BaseException:
+            self.abort()  # what this writer holds and what is in the file may differ now
+            raise
+
+    def _stored_rows(self, key: str, arrays: Arrays) -> dict[str, StoredRow]:
+        odd = set(arrays) ^ set(self.columns)
+        if odd:
+            raise SchemaError(
+                f"sample {key!r}: needs one array for each of {sorted(self.columns)}; "
+                f"missing or unknown: {sorted(odd)}."
+            )
+        rows: dict[str, StoredRow] = {}
+        for name, column in self.columns.items():
+            value = arrays[name]
+            where = f"sample {key!r}, column {name!r}"
+            if isinstance(value, Encoded):
+                rows[name] = _encoded(column, value, where)
+                continue
+            if column.codec == "jpeg":
+                raise SchemaError(
+                    f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
+                    "own bytes, so that nothing is lost by encoding again."
+                )
+            array = column.conform(value, where=where)
+            rows[name] = (encode_row(column, array), array.shape)
+        return rows
+
+    def _finish_group(self) -> None:
+        """Keep the attributes of a committed group as a compact table."""
+        if self._token is None:
+            self._tables.append(to_table(self._keys, self._records, self._schema))
+        self._keys.clear()
+        self._records.clear()
+
+    def _group_record(self, group: int, rows: Mapping[str, Rows]) -> dict[bytes, Any]:
+        table = to_table(self._keys, self._records, self._schema)
+        self._tables.append(table)
+        record = build_table(self._keys, self.columns, rows, table)
+        return resuming.encode_group(group, record, page_size=self._environment.page_size)
+
+    def _adopt(self, groups: Sequence[resuming.ResumedGroup]) -> None:
+        for group in groups:
+            self._payload.adopt(group.number, group.rows)
+            self._tables.append(group.attributes)
+            for key in group.keys:
+                self._order[key] = self._taken
+                self._taken += 1
+        self.resumed = len(self._order)
+        self._counts["appended"] = self.resumed
+
+    def _publish(self) -> None:
+        base = self._base
+        metadata = check_metadata(self.metadata)
+        if base and not any(self._counts.values()) and metadata == dict(base.manifest.metadata):
+            self._environment.close()
+            return
+        if self._payload.pending:
+            self._payload.flush()
+            self._finish_group()
+        generation = base.newest + 1 if base else 1
+        entry = history_entry(self._action, generation, samples=len(self._order), **self._counts)
+        publish_generation(
+            self._environment,
+            self._index_table(),
+            self.columns,
+            generation=generation,
+            groups=self._payload.next_group,
+            history=[*(base.manifest.history if base else ()), entry],
+            metadata=metadata,
+            deletes=resuming.leftovers(self._payload.next_group) if self._token else (),
+        )
+        self._environment.close()
+        if self._partial is not None:
+            if sys.platform == "win32":
+                self._release_locks()  # an open file cannot be renamed there
+            publish(self._partial, self.path)
+
+    def _index_table(self) -> pa.Table:
+        rows = self._payload.rows()
+        tables = list(self._tables)
+        schema = self._schema
+        if self._base:
+            index = self._base.index
+            rows = {
+                name: Rows.concatenate([index.rows[name], rows[name]], len(column.shape))
+                for name, column in self.columns.items()
+            }
+            tables.insert(0, index.table.select(index.attributes.names))
+        attributes = unify(tables, schema)
+        check_schema(attributes.schema, self.columns)
+        order = np.fromiter(self._order.values(), np.int64, len(self._order))
+        if not np.array_equal(order, np.arange(self._taken)):
+            rows = {
+                name: Rows(r.offset[order], r.nbytes[order], r.shape[order], r.hash[order])
+                for name, r in rows.items()
+            }
+            attributes = attributes.take(order) if attributes.num_columns else attributes
+        return build_table(list(self._order), self.columns, rows, attributes)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreClosedError(f"{self.path}: this writer was closed, or stopped by an error.")
+        if os.getpid() != self._pid:
+            raise StoreClosedError(f"{self.path}: a writer cannot be used in a forked process.")
+
+    def _check_known(self, key: str) -> None:
+        self._check_open()
+        if key not in self._order:
+            raise UnknownSampleError(f"{self.path}: no sample {key!r}; use append() to add it.")
+
+    def _release_locks(self) -> None:
+        for lock in self._locks:
+            lock.release()
+
+    def _release(self) -> None:
+        self._release_locks()
+        self._open = False
+
+
+def create(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, Column],
+    *,
+    attributes: Mapping[str, Any] | pa.Schema | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    resume: str | None = None,
+    action: str = "create",
+    group_rows: int | None = None,
+    group_nbytes: int | None = None,
+) -> Writer:
+    """Start a new store; it appears at `path` whole, when the writer closes.
+
+    `attributes` is an Arrow schema (or names with Arrow types); without it, types are inferred.
+    `resume` names the work being done, any text that changes when the work does: a run that was
+    interrupted is then continued by the next one with the same name, columns and path, and
+    `writer.keys` says what is there already. Until publication everything lies in a hidden file
+    beside the target.
+    """
+    target = Path(path)
+    columns = _check_columns(columns)
+    schema = to_schema(attributes)
+    if schema is not None:
+        schema = check_schema(schema, columns)
+    metadata = check_metadata(metadata or {})
+    check_target(target, overwrite=overwrite)
+    options = {"group_rows": group_rows, "group_nbytes": group_nbytes}
+    partial = partial_path(target)
+    locks = [FileLock(partial, create=True, store=target)]
+    try:
+        if target.exists():  # a writer that is adding to it would lose its work
+            locks.append(FileLock(target, create=False, store=target))
+        resumed = resuming.load(partial, columns, resume) if resume is not None else None
+        if resumed is None:
+            # truncated only under its lock: no other writer can be at work in it
+            os.truncate(partial, 0)
+        environment = Environment(str(partial), durable=False)
+        if resume is not None and resumed is None:
+            environment.commit(resuming.encode_pending(columns, resume, environment.page_size))
+    except BaseException as exc:
+        if resume is None:
+            partial.unlink(missing_ok=True)
+        for lock in locks:
+            lock.release()
+        if isinstance(exc, OSError) and not isinstance(exc, OCRStoreError):
+            raise write_error(str(partial), exc) from exc
+        raise
+    writer = Writer(
+        target,
+        environment,
+        locks,
+        columns,
+        base=None,
+        partial=partial,
+        schema=schema,
+        metadata=metadata,
+        token=resume,
+        action=action,
+        group_options={name: value for name, value in options.items() if value is not None},
+    )
+    if resumed:
+        writer._adopt(resumed)
+    return writer
+
+
+def append(path: str | os.PathLike[str], *, action: str = "append") -> Writer:
+    """Open a store for adding, replacing and deleting samples.
+
+    All changes appear together, as a new generation, when the writer closes; who has the store
+    open goes on seeing what it opened.
+    """
+    target = Path(path)
+    environment, lock, base = open_for_change(target)
+    return Writer(
+        target,
+        environment,
+        [lock],
+        base.manifest.columns,
+        base=base,
+        partial=None,
+        schema=base.index.attributes,
+        metadata=base.manifest.metadata,
+        action=action,
+    )
+
+
+def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
+    """Lock a published store, check it, and free what a killed writer left in it."""
+    take_snapshot(target)  # its errors are better than those of a lock
+    lock = FileLock(target, create=False, store=target)
+    try:
+        base = take_snapshot(target)
+        environment = Environment(str(target), durable=True)
+        pages = PageReader(base.mapping.buffer, name=str(target))
+        places = {key: parse_extent_key(key) for key, _ in pages.items(EXTENT_PREFIX)}
+        orphans = [
+            key for key, place in places.items() if place and place[0] >= base.manifest.groups
+        ]
+        if orphans:
+            environment.commit({}, deletes=orphans)
+    except BaseException:
+        lock.release()
+        raise
+    return environment, lock, base
+
+
+def _check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
+    for name, column in columns.items():
+        if not is_valid_name(name):
+            raise SchemaError(
+                f"column {name!r}: a name has letters, digits and _ . - /, at most 63 of them, and "
+                "is not `key`."
+            )
+        if not isinstance(column, Column):
+            raise SchemaError(f"column {name!r}: expected ocrstore.Column(...), found {column!r}.")
+    return dict(columns)
+
+
+def _check_key(key: str) -> None:
+    if not isinstance(key, str) or not key:
+        raise SchemaError(f"A sample's key is a non-empty text, not {key!r}.")
+    try:
+        nbytes = len(key.encode("utf-8"))
+    except UnicodeEncodeError as exc:
+        raise SchemaError(f"The key {key!r} is not valid Unicode.") from exc
+    if nbytes > MAX_KEY_NBYTES:
+        raise SchemaError(f"The key {key[:40]!r}… has {nbytes} bytes; at most {MAX_KEY_NBYTES}.")
+
+
+def _encoded(column: Column, row: Encoded, where: str) -> StoredRow:
+    shape = tuple(int(size) for size in row.shape)
+    if not column.accepts(shape) or min(shape, default=0) < 0:
+        raise SchemaError(f"{where}: expected shape {column.shape}, found {shape}.")
+    if column.codec != "jpeg":
+        raise SchemaError(f"{where}: Encoded is for jpeg columns; this one is {column.codec}.")
+    return np.frombuffer(row.data, np.uint8), shape

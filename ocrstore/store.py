@@ -1,0 +1,323 @@
+"""Store: a path becomes columns of read-only arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ocrstore.errors import (
+    CorruptStoreError,
+    StoreChangedError,
+    StoreClosedError,
+    UnknownColumnError,
+    UnknownRowError,
+    UnknownSampleError,
+)
+from ocrstore.format.codecs import decode_row
+from ocrstore.format.columns import Column
+from ocrstore.format.layout import align_up, row_alignment
+from ocrstore.format.pages import PageReader
+from ocrstore.format.snapshot import Snapshot, list_generations, take_snapshot
+
+Array = npt.NDArray[Any]
+
+
+class StoredColumn:
+    """One column of a store: `column[3]` is a sample's array, `column[0:16]` a batch.
+
+    Arrays are read-only and point into the file's mapping, which they keep alive; they stay
+    valid after the store is closed. Threads may share it.
+    """
+
+    def __init__(self, name: str, snapshot: Snapshot) -> None:
+        self.name = name
+        self.spec: Column = snapshot.manifest.columns[name]
+        self._snapshot = snapshot
+        self._mapping = snapshot.mapping
+        self._dtype = self.spec.numpy_dtype
+        rows = snapshot.index.rows[name]
+        self.offsets = rows.offset
+        """File offset of every row, in bytes."""
+        self.nbytes = rows.nbytes
+        """Stored bytes of every row."""
+        self.shapes = rows.shape
+        """Decoded shape of every row, (n, ndim)."""
+        self.hashes = rows.hash
+        """xxh3_64 of every row's stored bytes."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self)} x {self.spec.dtype}{self.spec.shape} {self.spec.codec}>"
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one row to the next where rows of a fixed-shape raw column lie in a run."""
+        nbytes = self.spec.row_nbytes
+        return align_up(nbytes, row_alignment(nbytes, raw=True))
+
+    def is_run(self, start: int, stop: int) -> bool:
+        """Tell whether rows start to stop lie at one stride, so that they are one array."""
+        if not (self.spec.is_raw and self.spec.is_fixed):
+            return False
+        return bool((np.diff(self.offsets[start:stop]) == self.stride).all())
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return one sample's array, or several samples'.
+
+        Several are one array if the column has a fixed shape (zero-copy if they lie in one run,
+        see `is_run`; else gathered into a copy), and a list of arrays otherwise.
+        """
+        if isinstance(rows, (int, np.integer)):
+            return self._one(self._check_row(int(rows)))
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step == 1:
+                return self._range(start, max(start, stop))
+            return self._gather(list(range(start, stop, step)))
+        return self._gather([self._check_row(int(row)) for row in rows])
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self._one(row) for row in range(len(self)))
+
+    def stored(self, row: int) -> memoryview:
+        """Return a row's bytes as they lie in the file, for example a JPEG stream."""
+        row = self._check_row(row)
+        self._mapping.check()
+        start = int(self.offsets[row])
+        return self._mapping.buffer[start : start + int(self.nbytes[row])]
+
+    def _check_row(self, row: int) -> int:
+        count = len(self.offsets)
+        if not -count <= row < count:
+            raise UnknownRowError(
+                f"{self._mapping.path}: no row {row}; it has the rows 0 to {count - 1}."
+            )
+        return row % count
+
+    def _one(self, row: int) -> Array:
+        self._mapping.check()
+        shape = tuple(self.shapes[row].tolist())
+        if self.spec.is_raw:
+            return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
+        where = f"{self._mapping.path}: row {row}, column {self.name!r}"
+        if self.spec.codec == "jpeg":
+            return _decode_picture(self.stored(row), shape, where)
+        return decode_row(self.spec, self.stored(row), shape, where=where)
+
+    def _range(self, start: int, stop: int) -> Any:
+        if stop - start > 1 and self.is_run(start, stop):
+            self._mapping.check()
+            shape = tuple(size or 0 for size in self.spec.shape)
+            strides = (self.stride, *_c_strides(shape, self._dtype.itemsize))
+            return self._mapping.array(
+                int(self.offsets[start]), self._dtype, (stop - start, *shape), strides=strides
+            )
+        if stop - start == 1 and self.spec.is_fixed:
+            return self._one(start)[np.newaxis]
+        return self._gather(list(range(start, stop)))
+
+    def _gather(self, rows: list[int]) -> Any:
+        if not self.spec.is_fixed:
+            return [self._one(row) for row in rows]
+        shape = tuple(size or 0 for size in self.spec.shape)
+        batch = np.empty((len(rows), *shape), self._dtype)
+        for position, row in enumerate(rows):
+            batch[position] = self._one(row)
+        batch.flags.writeable = False
+        return batch
+
+
+class Store:
+    """A store, opened for reading: `store[name]` is a column, `len(store)` counts samples.
+
+    Made by `ocrstore.open`. Holds one memory map and no lock; cheap to open in every process, safe
+    to share between threads and to use after fork; pickling it sends its path and generation, and
+    the receiver opens the same file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, generation: int | None = None) -> None:
+        self._pinned = generation is not None
+        self._load(take_snapshot(path, generation=generation))
+
+    def _load(self, snapshot: Snapshot) -> None:
+        self._snapshot: Snapshot | None = snapshot
+        self.path = snapshot.mapping.path
+        self._columns = {name: StoredColumn(name, snapshot) for name in snapshot.manifest.columns}
+        self._keys: tuple[str, ...] | None = None
+        self._rows: dict[str, int] | None = None
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Mapping, manifest and index, for tools that need more than arrays."""
+        if self._snapshot is None:
+            raise StoreClosedError(f"{self.path}: this store has been closed; open it again.")
+        return self._snapshot
+
+    def __len__(self) -> int:
+        """Return the number of samples (not of columns)."""
+        return self.snapshot.manifest.samples
+
+    def __getitem__(self, column: str) -> StoredColumn:
+        self.snapshot  # noqa: B018  # raises if the store is closed
+        try:
+            return self._columns[column]
+        except KeyError:
+            known = ", ".join(self._columns)
+            raise UnknownColumnError(
+                f"{self.path}: no column {column!r}; it has {known}."
+            ) from None
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.columns
+
+    def __repr__(self) -> str:
+        state = f"{len(self)} samples" if self._snapshot else "closed"
+        return f"<ocrstore.Store {self.path!r}: {state}>"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of all samples, in row order."""
+        if self._keys is None:
+            self._keys = tuple(self.index["key"].to_pylist())
+        return self._keys
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """What each column is."""
+        return MappingProxyType(dict(self.snapshot.manifest.columns))
+
+    @property
+    def index(self) -> pa.Table:
+        """The index, zero-copy: `key`, one struct per column, and the attributes."""
+        return self.snapshot.index.table
+
+    @property
+    def generation(self) -> int:
+        """The generation that is open."""
+        return self.snapshot.manifest.generation
+
+    @property
+    def generations(self) -> list[int]:
+        """All generations the file holds, oldest first."""
+        pages = PageReader(self.snapshot.mapping.buffer, name=self.path)
+        return [g for g in list_generations(pages) if g <= self.snapshot.newest]
+
+    @property
+    def fingerprint(self) -> str:
+        """The canonical hash of the content; equal stores have equal ones."""
+        return self.snapshot.manifest.fingerprint
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """JSON that the writer put into the manifest."""
+        return self.snapshot.manifest.metadata
+
+    @property
+    def history(self) -> tuple[Mapping[str, Any], ...]:
+        """What was done to the store, oldest first."""
+        return self.snapshot.manifest.history
+
+    def row(self, key: str) -> int:
+        """Return the row of a sample."""
+        if self._rows is None:
+            self._rows = {key: row for row, key in enumerate(self.keys)}
+        try:
+            return self._rows[key]
+        except KeyError:
+            raise UnknownSampleError(
+                f"{self.path}: no sample {key!r} among its {len(self)}; keys look like "
+                f"{self.keys[0]!r}."
+                if self.keys
+                else f"{self.path}: has no samples."
+            ) from None
+
+    def attributes(self, sample: int | str) -> dict[str, Any]:
+        """Return what is recorded about one sample, by row or key."""
+        row = self.row(sample) if isinstance(sample, str) else range(len(self))[sample]
+        names = self.snapshot.index.attributes.names
+        if not names:
+            return {}
+        records: list[dict[str, Any]] = self.index.select(names).slice(row, 1).to_pylist()
+        return records[0]
+
+    def refresh(self) -> bool:
+        """See what was published since; return whether anything was.
+
+        Arrays taken before stay as they are.
+        """
+        old = self.snapshot
+        new = take_snapshot(self.path)
+        same_file = (old.mapping.device, old.mapping.inode) == (
+            new.mapping.device,
+            new.mapping.inode,
+        )
+        if same_file and new.manifest.generation == old.manifest.generation:
+            return False
+        self._load(new)
+        self._pinned = False
+        return True
+
+    def close(self) -> None:
+        """Let go of the file; arrays taken from it stay valid. Closing again does nothing."""
+        self._snapshot = None
+        self._columns = {}
+        self._keys = self._rows = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        path = os.path.abspath(self.path)  # noqa: PTH100  # keeps symbolic links as they are
+        return _reopen, (path, self.generation, self.fingerprint)
+
+
+def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -> Store:
+    """Open a store for reading; no payload is read.
+
+    `generation` opens an older state, if the store has not been compacted since.
+    """
+    return Store(path, generation=generation)
+
+
+def _reopen(path: str, generation: int, fingerprint: str) -> Store:
+    store = Store(path, generation=generation)
+    if store.fingerprint != fingerprint:
+        raise StoreChangedError(
+            f"{path}: was replaced by a store with other content while in use (expected "
+            f"fingerprint {fingerprint[:12]}, found {store.fingerprint[:12]}). Start again."
+        )
+    return store
+
+
+def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    strides: list[int] = []
+    for size in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= size
+    return tuple(reversed(strides))
+
+
+def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Array:
+    from ocrstore.decode import decode  # decoders are needed for jpeg columns only
+
+    pixels: Array = decode(bytes(data), name=where).pixels
+    if pixels.shape != shape:
+        raise CorruptStoreError(f"{where}: decodes to {pixels.shape}, recorded is {shape}.")
+    pixels.flags.writeable = False
+    return pixels

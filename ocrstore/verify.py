@@ -1,0 +1,259 @@
+"""The whole-file check: every byte is proven right, reported wrong, or shown to be dead space."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import xxhash
+
+from ocrstore.errors import CorruptStoreError, OCRStoreError
+from ocrstore.format.accounting import take_census
+from ocrstore.format.codecs import decode_row
+from ocrstore.format.columns import Column
+from ocrstore.format.extents import Extent, parse_extent
+from ocrstore.format.fingerprint import fingerprint
+from ocrstore.format.index import Index, check_places
+from ocrstore.format.layout import (
+    GROUP_PREFIX,
+    INDEX_PREFIX,
+    MANIFEST_PREFIX,
+    PENDING_KEY,
+    parse_extent_key,
+    parse_numbered_key,
+)
+from ocrstore.format.mapping import Mapping
+from ocrstore.format.pages import PageReader, Value
+from ocrstore.format.snapshot import newest_generation, read_index, read_manifest
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes checked, bytes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong."""
+
+    message: str
+    sample: str | None = None
+    column: str | None = None
+
+
+@dataclass(slots=True)
+class Verification:
+    """The result: sound if `findings` is empty. `notes` tell of dead space."""
+
+    path: str
+    nbytes: int = 0
+    samples: int = 0
+    generations: list[int] = field(default_factory=list)
+    rows: int = 0
+    extents: int = 0
+    checked_nbytes: int = 0
+    dead_nbytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing wrong was found."""
+        return not self.findings
+
+
+def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Verification:
+    """Read the whole file and compare every byte with what is recorded about it.
+
+    Raises only if the file cannot be opened as a store at all; everything else is a finding.
+    """
+    mapping = Mapping(path)
+    pages = PageReader(mapping.buffer, name=mapping.path)
+    newest_generation(pages)
+    result = Verification(mapping.path, nbytes=mapping.nbytes)
+    census = take_census(pages)
+    result.findings += [Finding(problem) for problem in census.problems]
+    values = census.values or dict(_reachable(pages))
+    places = _check_generations(pages, mapping, values, result)
+    _check_extents(pages, values, places, result, progress)
+    _note_dead_space(pages, mapping, census.free_pages, result)
+    return result
+
+
+def _reachable(pages: PageReader) -> Iterator[tuple[bytes, Value]]:
+    """Yield what a damaged tree still leads to."""
+    try:
+        for key, value in pages.items():
+            if value is not None:
+                yield key, value
+    except CorruptStoreError:
+        return
+
+
+_Places = dict[tuple[str, int], tuple[str, int, int, tuple[int, ...]]]
+"""(column, file offset) -> (sample, nbytes, hash, shape), over all generations."""
+
+
+def _check_generations(
+    pages: PageReader, mapping: Mapping, values: dict[bytes, Value], result: Verification
+) -> _Places:
+    places: _Places = {}
+    indexes = {parse_numbered_key(INDEX_PREFIX, key) for key in values} - {None}
+    for key in sorted(values):
+        generation = parse_numbered_key(MANIFEST_PREFIX, key)
+        if generation is None:
+            continue
+        indexes.discard(generation)
+        try:
+            manifest = read_manifest(pages, generation)
+            index = read_index(pages, manifest)
+            check_places(index, first=2 * pages.page_size, end=mapping.nbytes, where=pages.name)
+        except OCRStoreError as exc:
+            result.findings.append(Finding(str(exc)))
+            continue
+        result.generations.append(generation)
+        result.samples = manifest.samples
+        if fingerprint(index) != manifest.fingerprint:
+            result.findings.append(
+                Finding(f"generation {generation}: its content does not match its fingerprint")
+            )
+        _collect(index, places)
+    for orphan in indexes:
+        result.findings.append(Finding(f"index {orphan} belongs to no manifest"))
+    for key in values:
+        if key == PENDING_KEY or key.startswith(GROUP_PREFIX):
+            result.findings.append(Finding(f"a record of an unfinished build is left: {key!r}"))
+        elif not key.startswith((INDEX_PREFIX, MANIFEST_PREFIX)) and parse_extent_key(key) is None:
+            result.findings.append(Finding(f"an unknown record: {key!r}"))
+    return places
+
+
+def _collect(index: Index, places: _Places) -> None:
+    keys = index.table["key"].to_pylist()
+    for name, rows in index.rows.items():
+        lines = zip(
+            keys,
+            rows.offset.tolist(),
+            rows.nbytes.tolist(),
+            rows.hash.tolist(),
+            map(tuple, rows.shape.tolist()),
+        )
+        for key, offset, nbytes, digest, shape in lines:
+            places[name, offset] = (key, nbytes, digest, shape)
+
+
+def _check_extents(
+    pages: PageReader,
+    values: dict[bytes, Value],
+    places: _Places,
+    result: Verification,
+    progress: Progress | None,
+) -> None:
+    extents = [(key, place) for key in values if (place := parse_extent_key(key)) is not None]
+    total = sum(values[key].nbytes for key, _ in extents)
+    columns = _columns(pages, result)
+    found: set[tuple[str, int]] = set()
+    for key, (group, name) in extents:
+        value = values[key]
+        where = f"column {name!r}, row group {group}"
+        try:
+            data = pages.view(value)
+            extent = parse_extent(data, group=group, column=name, where=where)
+        except OCRStoreError as exc:
+            samples = _samples_in(places, name, value)
+            result.findings.append(
+                Finding(f"{exc} It holds samples {samples}.", sample=samples, column=name)
+            )
+            continue
+        result.extents += 1
+        found |= _check_rows(pages, value, extent, places, columns.get(name), result)
+        _check_gaps(data, extent, where, result)
+        result.checked_nbytes += value.nbytes
+        if progress is not None:
+            progress(result.checked_nbytes, total)
+    for name, offset in places.keys() - found:
+        if places[name, offset][1]:
+            sample = places[name, offset][0]
+            result.findings.append(
+                Finding(f"its row at byte {offset} is in no extent", sample=sample, column=name)
+            )
+
+
+def _columns(pages: PageReader, result: Verification) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for generation in result.generations:
+        columns.update(read_manifest(pages, generation).columns)
+    return columns
+
+
+def _check_rows(
+    pages: PageReader,
+    value: Value,
+    extent: Extent,
+    places: _Places,
+    column: Column | None,
+    result: Verification,
+) -> set[tuple[str, int]]:
+    found: set[tuple[str, int]] = set()
+    data = pages.view(value)
+    for start, nbytes, digest in extent.entries.tolist():
+        row = data[start : start + nbytes]
+        place = (extent.column, value.offset + start)
+        found.add(place)
+        sample, said_nbytes, said_digest, shape = places.get(place, (None, nbytes, digest, None))
+        result.rows += 1
+        if (nbytes, digest) != (said_nbytes, said_digest):
+            why = "the index and the extent record different rows"
+        elif xxhash.xxh3_64_intdigest(row) != digest:
+            why = f"its {nbytes} bytes at byte {place[1]} do not match their hash"
+        else:
+            why = ""
+            if column is not None and column.codec in ("zstd", "lz4") and shape is not None:
+                try:
+                    decode_row(column, row, shape, where="its row")
+                except CorruptStoreError as exc:
+                    why = str(exc)
+        if why:
+            result.findings.append(Finding(why, sample=sample, column=extent.column))
+    return found
+
+
+def _check_gaps(data: memoryview, extent: Extent, where: str, result: Verification) -> None:
+    """Make sure that what lies before, between and behind the rows is zero, as it was written."""
+    bytes_ = np.frombuffer(data, np.uint8)
+    starts = [*extent.entries["offset"].tolist(), len(data)]
+    ends = [extent.start, *(extent.entries["offset"] + extent.entries["nbytes"]).tolist()]
+    for gap_start, gap_end in zip(ends, starts):
+        if bytes_[gap_start:gap_end].any():
+            result.findings.append(
+                Finding(f"{where}: padding from byte {gap_start} on is not zero")
+            )
+
+
+def _samples_in(places: _Places, column: str, value: Value) -> str:
+    inside = [
+        place[0]
+        for (name, offset), place in places.items()
+        if name == column and value.offset <= offset < value.offset + value.nbytes
+    ]
+    if not inside:
+        return "none"
+    return inside[0] if len(inside) == 1 else f"{inside[0]} to {inside[-1]}"
+
+
+def _note_dead_space(
+    pages: PageReader, mapping: Mapping, free_pages: int, result: Verification
+) -> None:
+    used = (pages.meta.last_page + 1) * pages.page_size
+    tail = max(0, mapping.nbytes - used)
+    result.dead_nbytes = free_pages * pages.page_size + tail
+    if free_pages:
+        result.notes.append(
+            f"{free_pages} pages ({free_pages * pages.page_size} bytes) are free; later appends "
+            "reuse them, `ocrstore compact` removes them."
+        )
+    if tail:
+        result.notes.append(
+            f"{tail} bytes behind the last page are dead space (a killed append, or something "
+            "appended to the file); `ocrstore compact` removes them."
+        )
