@@ -44,10 +44,10 @@ def shrunk(points, ratio=0.4):
 
 
 def drawn(*regions, height=200, width=320, value=1.0):
-    """Draw regions into a probability map."""
+    """Draw regions into a probability map, coordinates cut to whole numbers as the maps' are."""
     prob = np.zeros((height, width), np.float32)
     for region in regions:
-        cv2.fillPoly(prob, [np.rint(region).astype(np.int32)], value)
+        cv2.fillPoly(prob, [np.asarray(region).astype(np.int32)], value)
     return prob
 
 
@@ -135,9 +135,9 @@ def test_regions_at_the_border_are_found(edge, polygons):
     found = detect_one(prob, size=(90, 60), params=PostParams(polygons=polygons))
     assert len(found) == 1
     points = found.polygons[0]
-    assert points.min() >= 0 and points[:, 0].max() <= 89 and points[:, 1].max() <= 59
-    reach = {"left": points[:, 0].min() == 0, "right": points[:, 0].max() == 89}
-    reach |= {"top": points[:, 1].min() == 0, "bottom": points[:, 1].max() == 59}
+    assert points.min() >= 0 and points[:, 0].max() <= 90 and points[:, 1].max() <= 60
+    reach = {"left": points[:, 0].min() == 0, "right": points[:, 0].max() == 90}
+    reach |= {"top": points[:, 1].min() == 0, "bottom": points[:, 1].max() == 60}
     assert all(reach.values()) if edge == "all" else reach[edge]
 
 

@@ -16,6 +16,9 @@ from ocrstore.errors import SchemaError
 Floats = npt.NDArray[np.float32]
 
 _SCALE = 256.0  # sub-pixel grid of pyclipper's integers
+# contours run through pixel centres, which lie at + 0.5 in the frame of the matrices; it is also
+# the mean of what drawing the maps cuts off from coordinates
+_CENTRE = np.float32(0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,7 @@ def detect_one(
             continue
         score = _mean_inside(prob, region)
         if score >= params.min_score:
-            polygons.append(_to_picture(candidate, inverse_matrix, size))
+            polygons.append(_to_picture(candidate + _CENTRE, inverse_matrix, size))
             scores.append(score)
     return Detections(tuple(polygons), np.asarray(scores, np.float32))
 
@@ -257,5 +260,5 @@ def _to_picture(
         homogeneous = np.concatenate([out, np.ones((len(out), 1))], axis=1) @ matrix.T
         out = homogeneous[:, :2] / homogeneous[:, 2:]
     if size is not None:
-        out = np.clip(out, 0, (size[0] - 1, size[1] - 1))
+        out = np.clip(out, 0, size)
     return out.astype(np.float32)
