@@ -1,1 +1,46 @@
-"""Where pictures and polygons come from: one annotation dialect per module."""
+"""Where pictures and polygons come from: one annotation dialect per module.
+
+`open_source` gives a `Source` whose iteration yields samples; `register` makes a new `Dialect`
+known. Importing this package registers the dialects that come with it.
+"""
+
+from ocrstore.sources import coco, folder, icdar, labelme, mmocr, paddle, words
+from ocrstore.sources.dialect import (
+    Dialect,
+    Entry,
+    Region,
+    all_dialects,
+    get_dialect,
+    register,
+    unregister,
+)
+from ocrstore.sources.keys import key_of, path_of
+from ocrstore.sources.kinds import KINDS, Kind
+from ocrstore.sources.reading import AnnotationFile, Flaw, UnusableAnnotationError
+from ocrstore.sources.source import Source, open_source
+
+__all__ = [
+    "KINDS",
+    "AnnotationFile",
+    "Dialect",
+    "Entry",
+    "Flaw",
+    "Kind",
+    "Region",
+    "Source",
+    "UnusableAnnotationError",
+    "all_dialects",
+    "coco",
+    "folder",
+    "get_dialect",
+    "icdar",
+    "key_of",
+    "labelme",
+    "mmocr",
+    "open_source",
+    "paddle",
+    "path_of",
+    "register",
+    "unregister",
+    "words",
+]

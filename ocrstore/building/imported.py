@@ -1,0 +1,110 @@
+"""Maps that people already have: `<stem>.npz` files, checked against recipe and polygons."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.maps import Maps
+from ocrstore.sample import Problem
+from ocrstore.sources.keys import path_of
+
+AGREEMENT = 0.5
+"""Least intersection over union of a probability map with the drawn one. Maps of the same geometry
+with another shrink ratio (0.3 to 0.6) stay above it; a flipped or shifted one does not."""
+_THRESHOLD_DIFFERENCE = 0.15
+
+
+def find_maps(folder: Path, key: str) -> Path | None:
+    """Find the map file of a picture: by its path below the images folder, else by its name."""
+    relative = Path(path_of(key))
+    for candidate in (
+        folder / relative.with_suffix(".npz"),
+        folder / f"{path_of(key)}.npz",
+        folder / f"{relative.stem}.npz",
+    ):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def import_maps(folder: Path, key: str, drawn: Maps) -> tuple[Maps, list[Problem]]:
+    """Take a picture's maps from its file where that stands all checks, else keep the drawn ones."""
+    path = find_maps(folder, key)
+    if path is None:
+        return drawn, [Problem("maps-missing", "no map file for it; its maps were drawn", key=key)]
+    try:
+        arrays = _read(path)
+        taken = {name: _checked(name, arrays[name], drawn) for name in arrays}
+    except _WrongMapsError as exc:
+        message = f"its map file {path.name}: {exc}; its maps were drawn"
+        return drawn, [Problem("bad-maps", message, key=key)]
+    complaint = _disagreement(taken, drawn)
+    if complaint:
+        message = f"its map file {path.name} disagrees with the polygons: {complaint}; maps drawn"
+        return drawn, [Problem("maps-disagree", message, key=key)]
+    return replace(drawn, **taken), []
+
+
+class _WrongMapsError(Exception):
+    pass
+
+
+def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+    names = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
+    try:
+        # from memory, so that a file that changes meanwhile gives one state or an error
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+            if not hasattr(archive, "files"):
+                raise _WrongMapsError("a single array, not an npz archive")
+            found = {name: archive[name] for name in names if name in archive.files}
+            listed = ", ".join(archive.files) or "nothing"
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as exc:
+        raise _WrongMapsError(f"cannot be read ({exc})") from exc
+    if "prob_map" not in found and "thresh_map" not in found:
+        raise _WrongMapsError(f"has neither prob_map nor thresh_map; it has {listed}")
+    return found
+
+
+def _checked(name: str, array: npt.NDArray[Any], drawn: Maps) -> npt.NDArray[Any]:
+    wanted: npt.NDArray[Any] = getattr(drawn, name)
+    squeezed = array[0] if array.ndim == 3 and array.shape[0] == 1 else array
+    if squeezed.shape != wanted.shape:
+        raise _WrongMapsError(f"{name} has shape {array.shape}, the view's is {wanted.shape}")
+    if squeezed.dtype.kind not in "biuf":
+        raise _WrongMapsError(f"{name} holds {array.dtype}, not numbers")
+    values = squeezed.astype(np.float32)
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= 1):  # NaN fails both
+        raise _WrongMapsError(f"{name} ranges from {low:g} to {high:g}, expected 0 to 1")
+    if name.endswith("_mask") and not np.isin(values, (0, 1)).all():
+        raise _WrongMapsError(f"{name} holds other values than 0 and 1")
+    return values.astype(wanted.dtype)
+
+
+def _disagreement(taken: dict[str, npt.NDArray[Any]], drawn: Maps) -> str:
+    if "prob_map" in taken:
+        counts = drawn.prob_mask != 0
+        given, own = (taken["prob_map"] > 0.5) & counts, (drawn.prob_map > 0.5) & counts
+        union = int(np.count_nonzero(given | own))
+        overlap = np.count_nonzero(given & own) / union if union else 1.0
+        if overlap < AGREEMENT:
+            return f"prob_map overlaps by {overlap:.2f}, expected {AGREEMENT:g} or more"
+    if "thresh_map" in taken:
+        inside = drawn.thresh_mask != 0
+        # people's maps are 0 outside where these are thresh_min; inside the borders both agree
+        if inside.any():
+            difference = np.abs(taken["thresh_map"][inside] - drawn.thresh_map[inside]).mean()
+            if difference > _THRESHOLD_DIFFERENCE:
+                return (
+                    f"thresh_map differs by {difference:.2f} on average inside the borders, "
+                    f"expected {_THRESHOLD_DIFFERENCE:g} or less"
+                )
+    return ""

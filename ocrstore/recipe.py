@@ -1,0 +1,354 @@
+"""The frozen description of how a picture becomes a view: written down, fingerprinted, compared.
+
+Hides the JSON form and how a recipe file (YAML or JSON) is read. Drawing itself is in `geometry`,
+`pipeline` and `maps`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from ocrstore.errors import SchemaError
+from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
+from ocrstore.maps import ALGORITHM, MapParams
+
+if TYPE_CHECKING:
+    from ocrstore.pipeline import Pipeline
+
+GEOMETRIES = ("longest", "stretch", "pipeline")
+DTYPES = {
+    "image": ("uint8",),
+    "tensor": ("uint8",),
+    "prob_map": ("float16", "float32"),
+    "thresh_map": ("float16", "float32"),
+    "prob_mask": ("uint8", "bool"),
+    "thresh_mask": ("uint8", "bool"),
+    "inverse_matrix": ("float64",),
+}
+"""The columns a recipe can ask for, each with the dtypes it can have, the default first."""
+MAP_COLUMNS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
+CODECS = ("raw", "zstd", "lz4", "jpeg")
+# what does not change a stored byte has no part in the fingerprint
+_NOT_FINGERPRINTED = ("mean", "std")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewColumn:
+    """One column of a view: its logical name, dtype and codec."""
+
+    name: str
+    dtype: str
+    codec: str = "raw"
+
+
+DEFAULT_COLUMNS = tuple(ViewColumn(name, dtypes[0]) for name, dtypes in DTYPES.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a picture becomes a view; two recipes of one fingerprint make the same bytes.
+
+    `Recipe.make` takes the looser forms that people write; this constructor takes the exact ones.
+    """
+
+    size: tuple[int | None, int | None] = (640, 640)
+    """(height, width) of the view; `None` where a pipeline makes it depend on the picture."""
+    geometry: str = "longest"
+    interpolation: str = "linear"
+    fill: tuple[int, int, int] = (0, 0, 0)
+    pipeline: str | None = None
+    """An albumentations pipeline in canonical JSON, for geometry "pipeline"."""
+    columns: tuple[ViewColumn, ...] = DEFAULT_COLUMNS
+    maps: MapParams = field(default_factory=MapParams)
+    map_algorithm: str = ALGORITHM
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    """For the model that will read the view: per channel, of pixels scaled to 0..1, RGB."""
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        size: int | Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+        dtypes: Mapping[str, str] | None = None,
+        codecs: Mapping[str, str] | None = None,
+        pipeline: object = None,
+        **others: Any,
+    ) -> Recipe:
+        """Make a recipe from what people write: `size=960`, column names, a pipeline."""
+        if pipeline is not None:
+            from ocrstore.determinism import check_deterministic
+            from ocrstore.pipeline import to_json
+
+            if size is not None:
+                raise SchemaError("a pipeline decides the size itself; leave `size` out")
+            text = pipeline if isinstance(pipeline, str) else to_json(pipeline)
+            others |= {
+                "pipeline": text,
+                "geometry": "pipeline",
+                "size": check_deterministic(text),
+            }
+        elif size is not None:
+            others["size"] = _as_size(size)
+        names = list(DTYPES) if columns is None else list(columns)
+        asked = {"dtypes": dtypes or {}, "codecs": codecs or {}}
+        for what, mapping in asked.items():
+            for name in mapping.keys() - set(names):
+                raise SchemaError(f"{what} names {name!r}, which is not among the columns: {names}")
+        others["columns"] = tuple(
+            ViewColumn(
+                name,
+                asked["dtypes"].get(name, DTYPES.get(name, ("",))[0]),
+                asked["codecs"].get(name, "raw"),
+            )
+            for name in names
+        )
+        return cls(**others)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The logical names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def view_name(self) -> str:
+        """What a view of this recipe is called where nobody names it: its size."""
+        height, width = self.size
+        if height is None or width is None:
+            return "pipeline"
+        return str(height) if height == width else f"{height}x{width}"
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that decides the stored bytes: 32 hexadecimal digits."""
+        kept = {k: v for k, v in self.to_json().items() if k not in _NOT_FINGERPRINTED}
+        text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+        return xxhash.xxh3_128_hexdigest(text.encode())
+
+    def place(self, picture_size: tuple[int, int]) -> Geometry:
+        """Find the geometry for pictures of one size (height, width)."""
+        if self.pipeline is not None:
+            return _pipeline(self.pipeline).geometry(picture_size)
+        height, width = self.size
+        assert height is not None and width is not None  # only pipelines leave it open
+        if self.geometry == "stretch":
+            return stretch(picture_size, (height, width), interpolation=self.interpolation)
+        return longest_side(
+            picture_size, (height, width), interpolation=self.interpolation, fill=self.fill
+        )
+
+    def draw(self, pixels: Pixels) -> tuple[Pixels, Matrix]:
+        """Draw a picture as a view; returns it with the forward matrix. Safe in threads."""
+        if self.pipeline is not None:
+            return _pipeline(self.pipeline).draw(pixels)
+        geometry = self.place((pixels.shape[0], pixels.shape[1]))
+        return geometry.apply(pixels), geometry.matrix
+
+    def to_json(self) -> dict[str, Any]:
+        """Write the whole recipe as a JSON-able dict."""
+        return {
+            "size": list(self.size),
+            "geometry": self.geometry,
+            "interpolation": self.interpolation,
+            "fill": list(self.fill),
+            "pipeline": None if self.pipeline is None else json.loads(self.pipeline),
+            "columns": {c.name: {"dtype": c.dtype, "codec": c.codec} for c in self.columns},
+            "maps": dataclasses.asdict(self.maps),
+            "map_algorithm": self.map_algorithm,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any]) -> Recipe:
+        """Make a recipe from `to_json`, or from a part of it; the rest is as in the default."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        given = dict(described)
+        _refuse_unknown("recipe", given, known)
+        try:
+            if given.get("pipeline") is not None:
+                from ocrstore.pipeline import to_json
+
+                given["pipeline"] = to_json(given["pipeline"])
+                if "size" not in given:
+                    return cls.make(**_spread(given))
+                given.setdefault("geometry", "pipeline")
+            if "size" in given:
+                given["size"] = _as_size(given["size"])
+            for name, kind in (("fill", int), ("mean", float), ("std", float)):
+                if name in given:
+                    given[name] = tuple(kind(value) for value in given[name])
+            if "columns" in given:
+                given["columns"] = _as_columns(given["columns"])
+            if "maps" in given:
+                _refuse_unknown(
+                    "maps", given["maps"], [f.name for f in dataclasses.fields(MapParams)]
+                )
+                given["maps"] = MapParams(**given["maps"])
+            return cls(**given)
+        except (TypeError, ValueError, AttributeError) as exc:
+            if isinstance(exc, SchemaError):
+                raise
+            raise SchemaError(f"not a recipe: {exc}") from exc
+
+    def diff(self, other: Recipe) -> list[str]:
+        """Say field by field what differs, this one first: `maps.shrink_ratio: 0.4 -> 0.5`."""
+        return diff_json(self.to_json(), other.to_json())
+
+
+def read_recipe(path: Path | str) -> Recipe:
+    """Read a recipe file, YAML or JSON; a pipeline saved by albumentations is a recipe too."""
+    import yaml
+
+    path = Path(path)
+    try:
+        described = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML too
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        raise SchemaError(f"{path}: not a readable recipe file: {exc}") from exc
+    if not isinstance(described, Mapping):
+        raise SchemaError(
+            f"{path}: a recipe file holds a mapping, found {type(described).__name__}"
+        )
+    try:
+        if "transform" in described or "__class_fullname__" in described:
+            return Recipe.make(pipeline=described)
+        given = dict(described)
+        if isinstance(given.get("pipeline"), str):
+            from ocrstore.pipeline import read_pipeline
+
+            text = read_pipeline(path.parent / given["pipeline"])
+            given["pipeline"] = json.loads(text)
+        return Recipe.from_json(given)
+    except SchemaError as exc:
+        raise SchemaError(f"{path}: {exc}") from exc
+
+
+def diff_json(one: Any, other: Any, *, where: str = "") -> list[str]:
+    """Compare two JSON values; one line for each leaf that differs."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        lines: list[str] = []
+        for key in [*one, *(key for key in other if key not in one)]:
+            inner = f"{where}.{key}" if where else str(key)
+            lines += diff_json(one.get(key), other.get(key), where=inner)
+        return lines
+    if _is_tree(one) and _is_tree(other) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [line for i, (a, b) in pairs for line in diff_json(a, b, where=f"{where}[{i}]")]
+    return [] if one == other else [f"{where}: {json.dumps(one)} -> {json.dumps(other)}"]
+
+
+def _is_tree(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value)
+
+
+def _as_size(size: Any) -> tuple[int | None, int | None]:
+    if isinstance(size, int) and not isinstance(size, bool):
+        return size, size
+    values = tuple(size)
+    if len(values) != 2:
+        raise SchemaError(f"a size is one number or (height, width), not {size!r}")
+    return values[0], values[1]
+
+
+def _as_columns(columns: Any) -> tuple[ViewColumn, ...]:
+    if isinstance(columns, Mapping):
+        made = []
+        for name, given in columns.items():
+            given = given or {}
+            _refuse_unknown(f"columns.{name}", given, ["dtype", "codec"])
+            dtype = given.get("dtype", DTYPES.get(name, ("",))[0])
+            made.append(ViewColumn(str(name), dtype, given.get("codec", "raw")))
+        return tuple(made)
+    if isinstance(columns, str):
+        raise SchemaError(f"columns is a list or a mapping, not {columns!r}")
+    return tuple(ViewColumn(str(name), DTYPES.get(name, ("",))[0]) for name in columns)
+
+
+def _spread(given: dict[str, Any]) -> dict[str, Any]:
+    """Turn the JSON form's columns into `make`'s arguments."""
+    out = {k: v for k, v in given.items() if k not in ("columns", "maps", "geometry")}
+    if "columns" in given:
+        columns = _as_columns(given["columns"])
+        out["columns"] = [c.name for c in columns]
+        out["dtypes"] = {c.name: c.dtype for c in columns}
+        out["codecs"] = {c.name: c.codec for c in columns}
+    if "maps" in given:
+        out["maps"] = MapParams(**given["maps"])
+    for name in ("mean", "std"):
+        if name in out:
+            out[name] = tuple(float(value) for value in out[name])
+    return out
+
+
+def _refuse_unknown(where: str, given: Any, known: Sequence[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise SchemaError(f"{where} is a mapping, not {given!r}")
+    unknown = sorted(str(name) for name in given if name not in known)
+    if unknown:
+        raise SchemaError(f"{where} has no {', '.join(unknown)}; it has: {', '.join(known)}")
+
+
+def _check(recipe: Recipe) -> None:
+    if recipe.geometry not in GEOMETRIES:
+        raise SchemaError(
+            f"unknown geometry {recipe.geometry!r}; there are: {', '.join(GEOMETRIES)}"
+        )
+    if (recipe.pipeline is None) == (recipe.geometry == "pipeline"):
+        raise SchemaError('geometry "pipeline" goes with a pipeline, and only with one')
+    for side in recipe.size:
+        if side is None and recipe.pipeline is not None:
+            continue
+        if not isinstance(side, int) or isinstance(side, bool) or not 1 <= side <= 65536:
+            raise SchemaError(f"a size is two whole numbers from 1 to 65536, not {recipe.size}")
+    if len(recipe.fill) != 3 or not all(0 <= value <= 255 for value in recipe.fill):
+        raise SchemaError(f"fill is three numbers from 0 to 255, not {recipe.fill}")
+    if len(recipe.mean) != 3 or len(recipe.std) != 3 or min(recipe.std) <= 0:
+        raise SchemaError("mean and std are three numbers each, std above 0")
+    names = recipe.names
+    if len(set(names)) != len(names) or not names:
+        raise SchemaError(f"columns are named once each, and there is at least one: {names}")
+    for column in recipe.columns:
+        if column.name not in DTYPES:
+            raise SchemaError(
+                f"unknown column {column.name!r}; a recipe can make: {', '.join(DTYPES)}"
+            )
+        if column.dtype not in DTYPES[column.name]:
+            allowed = " or ".join(DTYPES[column.name])
+            raise SchemaError(f"column {column.name} is {allowed}, not {column.dtype!r}")
+        if column.codec not in CODECS:
+            raise SchemaError(
+                f"column {column.name}: unknown codec {column.codec!r}; "
+                f"there are: {', '.join(CODECS)}"
+            )
+        if column.codec == "jpeg" and column.name != "image":
+            raise SchemaError(
+                f"column {column.name}: the jpeg codec keeps a source's own bytes, so only `image` "
+                "can have it"
+            )
+    if recipe.geometry != "pipeline":
+        recipe.place((1, 1))  # an unknown interpolation shows here
+
+
+_made = threading.local()
+
+
+def _pipeline(described: str) -> Pipeline:
+    """Make a pipeline once per thread: albumentations keeps state while it draws."""
+    from ocrstore.pipeline import Pipeline
+
+    made: Pipeline | None = getattr(_made, "pipeline", None)
+    if made is None or made.described != described:
+        made = _made.pipeline = Pipeline(described)
+    return made

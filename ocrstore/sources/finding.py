@@ -1,0 +1,178 @@
+"""Finding the annotations that belong to a folder of pictures, and their dialect, by looking.
+
+What `--format` and `--annotations` say wins. Otherwise a handful of files is shown to every
+dialect, and exactly one dialect must know them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ocrstore.errors import SourceError
+from ocrstore.sources.dialect import Dialect, all_dialects, get_dialect
+from ocrstore.sources.keys import shown
+from ocrstore.sources.pictures import FoundFile, Listing, list_folder
+from ocrstore.sources.reading import AnnotationFile, UnusableAnnotationError
+
+SIBLING_FOLDERS = ("gt", "annotations", "labels")
+"""Folders beside the images folder that are looked into when no annotations are named."""
+SIBLING_FILES = ("gt.json", "annotations.json", "Label.txt")
+"""Files beside the images folder that are looked at; also `<images folder>.json` and `.txt`."""
+_LOOKED_AT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The annotations to read, and how they were found."""
+
+    dialect: Dialect
+    files: tuple[AnnotationFile, ...] = ()
+    how: str = ""
+    named: bool = False
+    """True when the user named them, False when they were found by looking around."""
+
+
+def find(images: Path, listing: Listing, *, annotations: Path | None, format: str | None) -> Found:
+    """Find what to read; raise SourceError when nothing, or more than one thing, answers."""
+    wanted = None if format is None else get_dialect(format)
+    if wanted is not None and wanted.name == "folder":
+        if annotations is not None:
+            raise SourceError("--format folder reads no annotations; leave out one of the two")
+        return Found(wanted, how="annotations not looked for", named=True)
+    if annotations is not None:
+        return _find_named(annotations, wanted)
+    return _find_around(images, listing, wanted)
+
+
+def _find_named(annotations: Path, wanted: Dialect | None) -> Found:
+    where = shown(annotations)
+    if annotations.is_dir():
+        listed = list_folder(annotations)
+        files, folder = _files(listed.others), True
+    elif annotations.exists():
+        files, folder = [AnnotationFile(annotations, annotations.name)], False
+    else:
+        raise SourceError(f"{where}: no such file or folder; name the annotations there are")
+    answers = _look(files, wanted, folder=folder)
+    if len(answers) == 1:
+        return Found(
+            answers[0].dialect, answers[0].files, f"annotations named: {where}", named=True
+        )
+    if answers:
+        raise _several(where, answers)
+    raise SourceError(
+        f"{where}: {_nothing(files, wanted)}; looked for {_wishes(wanted)}. "
+        f"Name the dialect with --format ({_choices()})"
+    )
+
+
+def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Found:
+    places: list[tuple[str, list[AnnotationFile], bool]] = [
+        ("beside the pictures", _files(listing.others), True)
+    ]
+    parent = Path(os.path.realpath(images)).parent
+    name = Path(os.path.realpath(images)).name
+    for folder in (*SIBLING_FOLDERS, f"{name}_gt"):
+        path = parent / folder
+        if folder != name and path.is_dir():
+            places.append((f"in {shown(path)}", _files(list_folder(path).others), True))
+    for file in (*SIBLING_FILES, f"{name}.json", f"{name}.txt"):
+        path = parent / file
+        if path.is_file():
+            places.append((f"in {shown(path)}", [AnnotationFile(path, file)], False))
+    answers: list[Found] = []
+    for place, files, is_folder in places:
+        answers += [
+            Found(answer.dialect, answer.files, f"found {place}")
+            for answer in _look(files, wanted, folder=is_folder)
+        ]
+    if len(answers) == 1:
+        return answers[0]
+    if answers:
+        raise _several("no annotations were named, and looking around", answers)
+    siblings = ", ".join((*SIBLING_FOLDERS, f"{name}_gt", *SIBLING_FILES))
+    looked = f"beside the pictures and, in {shown(parent)}, at {siblings}"
+    if wanted is not None:
+        raise SourceError(
+            f"{shown(images)}: no annotations found that --format {wanted.name} reads "
+            f"({wanted.looks_for}); looked {looked}. Name them with --annotations"
+        )
+    return Found(get_dialect("folder"), how=f"no annotations found {looked}")
+
+
+def _files(found: Sequence[FoundFile]) -> list[AnnotationFile]:
+    suffixes = {suffix for dialect in all_dialects() for suffix in dialect.suffixes}
+    return [AnnotationFile(f.path, f.relative) for f in found if f.path.suffix.lower() in suffixes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    dialect: Dialect
+    files: tuple[AnnotationFile, ...]
+
+
+def _of(dialect: Dialect, files: Sequence[AnnotationFile]) -> list[AnnotationFile]:
+    return [file for file in files if file.path.suffix.lower() in dialect.suffixes]
+
+
+def _look(
+    files: Sequence[AnnotationFile], wanted: Dialect | None, *, folder: bool
+) -> list[_Answer]:
+    """Ask every dialect, or the wanted one; an answer from each that knows the files."""
+    if wanted is not None and not folder:
+        return [_Answer(wanted, tuple(files))]
+    step = max(1, -(-len(files) // _LOOKED_AT))
+    answers: list[_Answer] = []
+    for dialect in (wanted,) if wanted is not None else all_dialects():
+        mine = _of(dialect, files) if folder else list(files)
+        if not dialect.per_picture:
+            # one file speaks of all pictures: a folder of very many files is something else
+            known = (
+                [file for file in mine if dialect.recognise(file)]
+                if len(mine) <= 4 * _LOOKED_AT
+                else []
+            )
+            if wanted is not None and len(mine) == 1:
+                known = mine
+            answers += [_Answer(dialect, (file,)) for file in known]
+        elif any(dialect.recognise(file) for file in mine[::step]) or (wanted is not None and mine):
+            answers.append(_Answer(dialect, tuple(mine)))
+    return answers
+
+
+def _several(where: str, answers: Sequence[_Answer | Found]) -> SourceError:
+    listed = "; ".join(
+        f"{answer.dialect.name}: {shown(answer.files[0].path)}"
+        + (f" and {len(answer.files) - 1} more" if len(answer.files) > 1 else "")
+        for answer in answers[:6]
+    )
+    return SourceError(
+        f"{where}: {len(answers)} answers where one was expected ({listed}). "
+        f"Name one with --annotations, or the dialect with --format ({_choices()})"
+    )
+
+
+def _nothing(files: Sequence[AnnotationFile], wanted: Dialect | None) -> str:
+    """Say why no dialect knew the files; broken JSON is told, as it is the likeliest reason."""
+    if not files:
+        suffixes = sorted({s for d in ([wanted] if wanted else all_dialects()) for s in d.suffixes})
+        return f"no file that ends in {', '.join(suffixes)}"
+    for file in files[:_LOOKED_AT]:
+        try:
+            if file.looks_like_json():
+                file.json()
+        except UnusableAnnotationError as exc:
+            return f"no annotations recognised ({exc})"
+    return f"no annotations recognised in {len(files)} files, such as {files[0].shown}"
+
+
+def _wishes(wanted: Dialect | None) -> str:
+    dialects = [wanted] if wanted else [d for d in all_dialects() if d.name != "folder"]
+    return "; ".join(f"{dialect.name} ({dialect.looks_for})" for dialect in dialects)
+
+
+def _choices() -> str:
+    return ", ".join(dialect.name for dialect in all_dialects())

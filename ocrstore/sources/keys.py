@@ -1,0 +1,53 @@
+r"""Sample keys: file names as valid Unicode, and back.
+
+A key is the picture's path relative to the images folder with `/` between its parts. File names may
+hold bytes that are no UTF-8; a key may not. So in a key a backslash is written `\\`, a byte that
+does not decode `\xNN`, and (Windows) a lone surrogate `\uNNNN`. Every other name is its own key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+_ESCAPED = re.compile(r"[\\\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4})")
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match[0]
+    if char == "\\":
+        return "\\\\"
+    code = ord(char)
+    # Python's surrogateescape puts undecodable bytes 0x80..0xff here
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}"
+
+
+def _unescape(match: re.Match[str]) -> str:
+    body = match[1]
+    if body == "\\":
+        return "\\"
+    code = int(body[1:], 16)
+    return chr(code + 0xDC00) if body[0] == "x" else chr(code)
+
+
+def key_of(relative: str) -> str:
+    r"""Turn a relative POSIX path, as `os.fsdecode` gives it, into a key.
+
+    >>> key_of("a b/100%.jpg"), key_of("caf\udce9.jpg")
+    ('a b/100%.jpg', 'caf\\xe9.jpg')
+    """
+    return _ESCAPED.sub(_escape, relative)
+
+
+def path_of(key: str) -> str:
+    """Turn a key back into the relative POSIX path it was made from; the inverse of `key_of`."""
+    return _ESCAPE.sub(_unescape, key)
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """Write a path so that a message with it is valid Unicode on one line."""
+    text = re.sub(r"[\ud800-\udfff]", _escape, os.fspath(path))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,207 @@
+"""Which picture an annotation means: exact names first, then looser readings while only one fits.
+
+The rounds, each over all entries before the next begins (a picture once taken stays taken):
+
+1. the path as it is, then in Unicode form NFC, then without case;
+2. one path is the end of the other (one of them has folders in front that the other has not);
+3. the last part alone;
+4. to 6. the same without the picture's ending, for annotations named after the picture's stem.
+
+A name that fits several pictures in a round, and two names that fit one picture, are ambiguous:
+reported and not used. The same name twice: the first counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ocrstore.sample import Problem
+from ocrstore.sources.dialect import Dialect, Entry
+from ocrstore.sources.keys import shown
+from ocrstore.sources.pictures import FoundFile, is_picture_name
+
+_DRIVE = re.compile(r"^(?:[A-Za-z]:|file://)")
+_PATH, _TAIL, _LAST = "path", "tail", "last"
+
+
+def plain(name: str) -> str:
+    """Return a name in Unicode form NFC."""
+    return unicodedata.normalize("NFC", name)
+
+
+def folded(name: str) -> str:
+    """Return a name in Unicode form NFC, without case."""
+    return unicodedata.normalize("NFC", plain(name).casefold())
+
+
+def tidy(name: str) -> str:
+    """Return an annotation's picture name as a relative POSIX path: no drive, no `.`, no `..`."""
+    parts: list[str] = []
+    for part in _DRIVE.sub("", name).replace("\\", "/").split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _stem(path: str) -> str:
+    return os.path.splitext(path)[0] if is_picture_name(path) else path  # noqa: PTH122 - a name
+
+
+def _spell(path: str, fold: bool, bare: bool) -> str:
+    path = _stem(path) if bare else path
+    return folded(path) if fold else plain(path)
+
+
+class _Index:
+    """Pictures by whole path and by every end of it, in one spelling."""
+
+    def __init__(self, spelled: Sequence[tuple[str, int]]) -> None:
+        self._paths: dict[str, list[int]] = {}
+        self._tails: dict[str, list[int]] = {}
+        for path, row in spelled:
+            self._paths.setdefault(path, []).append(row)
+            parts = path.split("/")
+            for i in range(len(parts)):
+                self._tails.setdefault("/".join(parts[i:]), []).append(row)
+
+    def find(self, name: str, reach: str) -> list[int]:
+        if reach == _PATH:
+            return self._paths.get(name, [])
+        if reach == _LAST:
+            return self._tails.get(name.rpartition("/")[2], [])
+        found = self._tails.get(name, [])
+        while not found and "/" in name:
+            name = name.partition("/")[2]
+            found = self._paths.get(name, [])
+        return found
+
+
+@dataclass(slots=True)
+class Matches:
+    """Which entry each picture (by row) has, and what could not be matched."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def match(entries: Sequence[Entry], pictures: Sequence[FoundFile], dialect: Dialect) -> Matches:
+    """Match entries to pictures."""
+    matcher = _Matcher(pictures)
+    left = matcher.rounds([(entry, entry.names) for entry in entries])
+    # costly names are asked for only where the cheap ones found nothing
+    left = matcher.rounds([(entry, tuple(dialect.other_names(entry))) for entry, _ in left])
+    for entry, _ in left:
+        message = f"{entry.where}: no picture is named {shown(entry.names[0])}"
+        matcher.result.problems.append(Problem("missing-picture", message))
+    return matcher.result
+
+
+_Pending = list[tuple[Entry, tuple[str, ...]]]
+
+
+class _Matcher:
+    def __init__(self, pictures: Sequence[FoundFile]) -> None:
+        self.result = Matches()
+        self._pictures = pictures
+        self._exact = {picture.relative: row for row, picture in enumerate(pictures)}
+        paths = [(path, row) for row, picture in enumerate(pictures) for path in _readings(picture)]
+        self._paths = paths
+        self._indexes: dict[tuple[bool, bool], _Index] = {}
+
+    def _index(self, fold: bool, bare: bool) -> _Index:
+        """One spelling's index, made when first needed: mostly the exact names are enough."""
+        if (fold, bare) not in self._indexes:
+            spelled = [(_spell(path, fold, bare), row) for path, row in self._paths]
+            self._indexes[fold, bare] = _Index(spelled)
+        return self._indexes[fold, bare]
+
+    def rounds(self, pending: _Pending) -> _Pending:
+        """Match in ever looser rounds; return what no round found anything for."""
+        longest = max((len(names) for _, names in pending), default=0)
+        for nth in range(longest):
+            for bare in (False, True):
+                for reach in (_PATH, _TAIL, _LAST):
+                    for fold in (False, True):
+                        pending = self._round(pending, nth, bare, reach, fold)
+        return pending
+
+    def _round(self, pending: _Pending, nth: int, bare: bool, reach: str, fold: bool) -> _Pending:
+        first = not (bare or fold) and reach == _PATH
+        left: _Pending = []
+        claims: dict[int, list[tuple[Entry, str]]] = {}
+        for entry, names in pending:
+            if nth >= len(names):
+                left.append((entry, names))
+                continue
+            name = names[nth]
+            if first and name in self._exact:
+                self._claim_exact(self._exact[name], entry)
+                continue
+            found = sorted(set(self._index(fold, bare).find(_spell(tidy(name), fold, bare), reach)))
+            if not found:
+                left.append((entry, names))
+            elif len(found) > 1:
+                self._ambiguous(entry, name, found)
+            else:
+                claims.setdefault(found[0], []).append((entry, name))
+        for row, claimants in claims.items():
+            self._settle(row, claimants, bare)
+        return left
+
+    def _claim_exact(self, row: int, entry: Entry) -> None:
+        if row in self.result.entries:
+            self._report(
+                "duplicate-annotation", entry, f"{self._key(row)} is annotated already", row
+            )
+        else:
+            self.result.entries[row] = entry
+
+    def _settle(self, row: int, claimants: list[tuple[Entry, str]], bare: bool) -> None:
+        if row in self.result.entries:
+            for entry, name in claimants:
+                taken = f"{self._key(row)} has an annotation that names it better"
+                if bare and not is_picture_name(name):
+                    self._report("duplicate-annotation", entry, taken, row)
+                else:
+                    what = f"no picture is named {shown(name)}; {taken}"
+                    self._report("missing-picture", entry, what, row)
+        elif len({tidy(name) for _, name in claimants}) == 1:
+            self.result.entries[row] = claimants[0][0]
+            for entry, _ in claimants[1:]:
+                what = f"{self._key(row)} is annotated already"
+                self._report("duplicate-annotation", entry, what, row)
+        else:
+            for entry, name in claimants:
+                others = f"{shown(name)} and {len(claimants) - 1} other names"
+                what = f"{others} could mean {self._key(row)}"
+                self._report("ambiguous-name", entry, what, row)
+
+    def _ambiguous(self, entry: Entry, name: str, rows: list[int]) -> None:
+        keys = ", ".join(self._key(row) for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
+        what = f"{shown(name)} could mean {len(rows)} pictures: {keys}"
+        self._report("ambiguous-name", entry, what, None)
+
+    def _report(self, kind: str, entry: Entry, what: str, row: int | None) -> None:
+        key = None if row is None else self._pictures[row].key
+        message = f"{entry.where}: {what}; this annotation is not used"
+        self.result.problems.append(Problem(kind, message, key=key))
+
+    def _key(self, row: int) -> str:
+        return shown(self._pictures[row].key)
+
+
+def _readings(picture: FoundFile) -> list[str]:
+    """The names a picture goes by: its path; if that is no UTF-8, its key and Latin-1 reading."""
+    path = picture.relative
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raw = path.encode("utf-8", "surrogatepass" if os.name == "nt" else "surrogateescape")
+        return [path, picture.key, raw.decode("latin-1")]
+    return [path]

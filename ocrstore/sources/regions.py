@@ -1,0 +1,169 @@
+"""From a region as a source gave it to a polygon, or to the reason why there is none."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ocrstore.sample import Polygon, Problem
+from ocrstore.sources.dialect import Region
+from ocrstore.sources.reading import Flaw
+
+COORDINATE_LIMIT = float(1 << 20)
+"""No picture is this large; float32 still holds sixteenths of a pixel here."""
+IGNORED_TEXT = "###"
+"""A region with this text is ignored in every dialect."""
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_TRUE = ("true", "1", "yes")
+_FALSE = ("false", "0", "no", "")
+
+
+class _RejectedError(Exception):
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+
+
+def judge(
+    regions: Iterable[Region | Flaw], *, key: str, where: str
+) -> tuple[list[Polygon], list[Problem]]:
+    """Check the regions of one sample, in order; every one becomes a polygon or a problem."""
+    polygons: list[Polygon] = []
+    problems: list[Problem] = []
+    position = 0
+    for region in regions:
+        if isinstance(region, Flaw):
+            at = position if region.region else None
+            problems.append(Problem(region.kind, region.message, key=key, polygon=at))
+            position += region.region
+            continue
+        flaws: list[tuple[str, str]] = [(flaw.kind, flaw.message) for flaw in region.flaws]
+        try:
+            points = _points(region.points)
+        except _RejectedError as exc:
+            flaws.append((exc.kind, f"{where}, region {position}: {exc.message}; left out"))
+        else:
+            odd: list[tuple[str, str]] = []
+            text = _text(region.text, odd)
+            ignored = _flag(region.ignored, odd) or text == IGNORED_TEXT
+            polygons.append(Polygon(points, text, ignored, _language(region.language, odd)))
+            flaws += [(kind, f"{where}, region {position}: {what}") for kind, what in odd]
+        problems += [Problem(kind, what, key=key, polygon=position) for kind, what in flaws]
+        position += 1
+    return polygons, problems
+
+
+def box_points(left: object, top: object, right: object, bottom: object) -> list[list[object]]:
+    """The four corners of an upright box, clockwise from the top left; numbers are not checked."""
+    return [[left, top], [right, top], [right, bottom], [left, bottom]]
+
+
+def box_region_points(box: object, *, sides: bool) -> list[list[object]] | str:
+    """Corners of [x, y, width, height] (`sides`) or [x1, y1, x2, y2]; else what is wrong."""
+    if not isinstance(box, list | tuple) or len(box) != 4:
+        return f"a box is four numbers, found {brief(box)}"
+    if not all(_is_number(value) for value in box):
+        return f"a box is four numbers, found {brief(box)}"
+    left, top, right, bottom = box
+    if sides:
+        if right < 0 or bottom < 0:
+            return f"a box has no negative width or height, found {brief(box)}"
+        try:
+            right, bottom = left + right, top + bottom
+        except OverflowError:  # an int too large for float; the corners are judged like any others
+            right, bottom = math.inf, math.inf
+    elif right < left or bottom < top:
+        return f"a box goes from top left to bottom right, found {brief(box)}"
+    return box_points(left, top, right, bottom)
+
+
+def brief(value: object) -> str:
+    """Show a value in a message, shortened, as valid Unicode."""
+    shown = ascii(value) if not isinstance(value, int) else _brief_int(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _brief_int(value: int) -> str:
+    # str() of an integer of thousands of digits is refused
+    return str(value) if value.bit_length() < 200 else f"an integer of {value.bit_length()} bits"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _points(points: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    if isinstance(points, np.ndarray):
+        points = points.tolist()
+    if not isinstance(points, list | tuple):
+        raise _RejectedError("bad-points", f"expected a list of points, found {brief(points)}")
+    if points and all(isinstance(point, list | tuple) for point in points):
+        for i, point in enumerate(points):
+            if len(point) == 1:
+                raise _RejectedError("odd-coordinates", f"point {i} has one number: {brief(point)}")
+            if len(point) != 2:
+                raise _RejectedError("bad-points", f"point {i} is no pair: {brief(point)}")
+        values = [value for point in points for value in point]
+    else:
+        values = list(points)
+        if any(isinstance(value, list | tuple) for value in values):
+            raise _RejectedError("bad-points", f"numbers and lists are mixed: {brief(points)}")
+    for value in values:
+        if not _is_number(value):
+            raise _RejectedError("not-a-number", f"a coordinate is {brief(value)}")
+    if len(values) % 2:
+        raise _RejectedError("odd-coordinates", f"{len(values)} numbers are no pairs of x and y")
+    if len(values) < 6:
+        raise _RejectedError(
+            "too-few-points", f"{len(values) // 2} points; a polygon has three or more"
+        )
+    for value in values:
+        if not (isinstance(value, int) or math.isfinite(value)):
+            raise _RejectedError("not-finite", f"a coordinate is {value}")
+        if not -COORDINATE_LIMIT <= value <= COORDINATE_LIMIT:
+            raise _RejectedError("huge-coordinates", f"a coordinate is {brief(value)}")
+    return np.array(values, dtype=np.float32).reshape(-1, 2)
+
+
+def _text(text: object, odd: list[tuple[str, str]]) -> str | None:
+    if text is None:
+        return None
+    if isinstance(text, str):
+        if _SURROGATE.search(text):
+            odd.append(("bad-text", f"the text {brief(text)} is not valid Unicode; U+FFFD put in"))
+            return _SURROGATE.sub("\ufffd", text)
+        return text
+    if _is_number(text):
+        odd.append(("bad-text", f"the text is a number, {brief(text)}; taken as it prints"))
+        return brief(text)
+    odd.append(("bad-text", f"the text is {brief(text)}; kept without one"))
+    return None
+
+
+def _language(language: object, odd: list[tuple[str, str]]) -> str | None:
+    if isinstance(language, list | tuple):
+        # some sources give a list; one language stays as it is, several are joined
+        parts = [part for part in language if isinstance(part, str)]
+        if len(parts) == len(language):
+            language = ",".join(parts) or None
+    if language is None or (isinstance(language, str) and not _SURROGATE.search(language)):
+        return language or None
+    odd.append(("bad-language", f"the language is {brief(language)}; kept without one"))
+    return None
+
+
+def _flag(value: object, odd: list[tuple[str, str]]) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
+        return value.lower() in _TRUE
+    odd.append(("bad-flag", f"the ignore flag is {brief(value)}; taken as false"))
+    return False

@@ -1,0 +1,185 @@
+"""A source: pictures and annotations brought together, opened cheaply, read sample by sample."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from ocrstore.errors import SourceError, UnknownSampleError
+from ocrstore.sample import Problem, SourceSample
+from ocrstore.sources.dialect import Dialect, Entry, get_dialect
+from ocrstore.sources.finding import Found, find
+from ocrstore.sources.keys import shown
+from ocrstore.sources.names import Matches, folded, match, plain
+from ocrstore.sources.pictures import FoundFile, Listing, collisions, list_folder
+from ocrstore.sources.reading import Flaw, UnusableAnnotationError
+from ocrstore.sources.regions import judge
+
+
+class Source:
+    """Pictures with their annotations, in the order of their keys; made by `open_source`.
+
+    Knows from opening which pictures there are and which annotations found none. Files that speak
+    of one picture are read when its sample is asked for, each time anew. Picklable; holds no open
+    files; may be read from several threads.
+    """
+
+    def __init__(
+        self,
+        images: Path,
+        pictures: tuple[FoundFile, ...],
+        dialect: Dialect,
+        entries: dict[int, Entry],
+        *,
+        problems: tuple[Problem, ...],
+        description: str,
+        annotation_files: tuple[Path, ...],
+    ) -> None:
+        self.images = images
+        self.problems = problems
+        """What concerns the source as a whole; each sample carries its own."""
+        self.description = description
+        """One sentence: which pictures, which annotations, how they were found."""
+        self.annotation_files = annotation_files
+        self._pictures = pictures
+        self._dialect = dialect
+        self._entries = entries
+        self._rows: dict[str, int] | None = None
+
+    @property
+    def dialect(self) -> str:
+        """The dialect's name, as `--format` takes it."""
+        return self._dialect.name
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every sample's key, sorted."""
+        return tuple(picture.key for picture in self._pictures)
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def __iter__(self) -> Iterator[SourceSample]:
+        return (self.at(row) for row in range(len(self)))
+
+    def __getitem__(self, key: str) -> SourceSample:
+        if self._rows is None:
+            self._rows = {picture.key: row for row, picture in enumerate(self._pictures)}
+        if key not in self._rows:
+            raise UnknownSampleError(f"{shown(self.images)}: no picture has the key {key!r}")
+        return self.at(self._rows[key])
+
+    def at(self, row: int) -> SourceSample:
+        """Read the annotation of the picture at a position in key order."""
+        picture = self._pictures[row]
+        entry = self._entries.get(row)
+        if entry is None:
+            problems: tuple[Problem, ...] = ()
+            if self.annotation_files:
+                message = f"{shown(picture.key)}: no annotation speaks of it"
+                problems = (Problem("no-annotation", message, key=picture.key),)
+            return SourceSample(picture.key, picture.path, annotated=False, problems=problems)
+        early = [Problem(flaw.kind, flaw.message, key=picture.key) for flaw in entry.flaws]
+        try:
+            polygons, found = judge(
+                self._dialect.regions(entry), key=picture.key, where=entry.where
+            )
+        except UnusableAnnotationError as exc:
+            unusable = Problem(
+                exc.kind, f"{exc.message}; the annotation is left out", key=picture.key
+            )
+            return SourceSample(
+                picture.key, picture.path, annotated=False, problems=(*early, unusable)
+            )
+        return SourceSample(picture.key, picture.path, tuple(polygons), problems=(*early, *found))
+
+
+def open_source(
+    images: str | os.PathLike[str],
+    *,
+    annotations: str | os.PathLike[str] | None = None,
+    format: str | None = None,
+) -> Source:
+    """Open a folder of pictures with its annotations.
+
+    `annotations` is a file or a folder; without it they are looked for beside the pictures and
+    beside the images folder. `format` names the dialect; without it the files are looked at. Raises
+    SourceError when there is no picture, no such file, or not exactly one answer.
+    """
+    root = Path(images)
+    listing = list_folder(root)
+    if not listing.pictures:
+        reasons = Counter(problem.kind for problem in listing.problems)
+        told = ", ".join(f"{count} {kind}" for kind, count in sorted(reasons.items()))
+        raise SourceError(
+            f"{shown(root)}: no picture in it ({len(listing.others)} other files"
+            f"{', ' + told if told else ''}); name the folder of the pictures"
+        )
+    place = None if annotations is None else Path(annotations)
+    found = find(root, listing, annotations=place, format=format)
+    entries, problems = _read(found)
+    matches = match(entries, listing.pictures, found.dialect)
+    if entries and not matches.entries:
+        found = _unrelated(found, root, entries, matches)
+        matches = Matches(problems=matches.problems if found.named else [])
+        problems.append(Problem("unrelated-annotations", found.how))
+    paths = tuple(file.path for file in found.files)
+    return Source(
+        root,
+        listing.pictures,
+        found.dialect,
+        matches.entries,
+        problems=(
+            *listing.problems,
+            *_not_pictures(listing, paths),
+            *collisions(listing.pictures, plain=plain, folded=folded),
+            *problems,
+            *matches.problems,
+        ),
+        description=_describe(root, listing, found, matches),
+        annotation_files=paths,
+    )
+
+
+def _read(found: Found) -> tuple[list[Entry], list[Problem]]:
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    for file in found.files:
+        for item in found.dialect.entries(file):
+            if isinstance(item, Flaw):
+                problems.append(Problem(item.kind, item.message))
+            elif not item.names or not item.names[0].strip():
+                message = f"{item.where}: the picture's name is empty; the annotation is not used"
+                problems.append(Problem("bad-name", message))
+            else:
+                entries.append(item)
+    return entries, problems
+
+
+def _unrelated(found: Found, root: Path, entries: list[Entry], matches: Matches) -> Found:
+    """Refuse annotations that name none of the pictures; pass over those that were only found."""
+    first = matches.problems[0].message if matches.problems else entries[0].where
+    if found.named:
+        raise SourceError(
+            f"none of the {len(entries)} {found.dialect.name} annotations names a picture in "
+            f"{shown(root)}; the first: {first}. Name the folder their names start from"
+        )
+    how = f"{found.dialect.name} annotations {found.how} name none of the pictures; passed over"
+    return Found(get_dialect("folder"), how=how)
+
+
+def _not_pictures(listing: Listing, annotations: tuple[Path, ...]) -> Iterator[Problem]:
+    used = {os.path.realpath(path) for path in annotations}
+    for file in listing.others:
+        if os.path.realpath(file.path) not in used:
+            message = f"{shown(file.key)}: not a picture, by its ending; passed over"
+            yield Problem("not-a-picture", message)
+
+
+def _describe(root: Path, listing: Listing, found: Found, matches: Matches) -> str:
+    text = f"{len(listing.pictures)} pictures in {shown(root)}, {found.dialect.name}: {found.how}"
+    if found.files:
+        text += f" ({len(found.files)} files), {len(matches.entries)} pictures annotated"
+    return text

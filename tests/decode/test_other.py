@@ -1,0 +1,272 @@
+"""PNG, WebP, BMP, TIFF and GIF: everything becomes upright RGB uint8."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from ocrstore.decode import decode
+from ocrstore.errors import DecodeError
+
+RNG = np.random.default_rng(11)
+RGB = RNG.integers(0, 256, (23, 37, 3), dtype=np.uint8)
+ALPHA = RNG.integers(0, 256, (23, 37), dtype=np.uint8)
+ALPHA[:2] = (0,)
+ALPHA[-2:] = 255
+
+
+def encode(image, kind, **options):
+    """Picture bytes by Pillow."""
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def over_white(rgb, alpha):
+    """The compositing formula, in floating point."""
+    share = alpha[..., None] / 255
+    return np.floor(rgb * share + 255 * (1 - share) + 0.5).astype(np.uint8)
+
+
+def reference(data):
+    """The first frame as Pillow sees it, over white."""
+    with Image.open(io.BytesIO(data)) as image:
+        rgba = np.asarray(image.convert("RGBA"))
+    return over_white(rgba[..., :3], rgba[..., 3])
+
+
+def picture(mode):
+    """The same scene in one of Pillow's modes."""
+    image = Image.fromarray(RGB)
+    if mode in ("RGBA", "LA"):
+        image.putalpha(Image.fromarray(ALPHA))
+    return image.quantize(16) if mode == "P" else image.convert(mode)
+
+
+def spin():
+    """A second frame or page that must not be seen."""
+    return Image.fromarray(RGB[::-1, ::-1].copy())
+
+
+LOSSLESS = {"lossless": True, "exact": True}
+CASES = {
+    "png rgb": ("PNG", "RGB", {}),
+    "png rgba": ("PNG", "RGBA", {}),
+    "png gray": ("PNG", "L", {}),
+    "png gray alpha": ("PNG", "LA", {}),
+    "png palette": ("PNG", "P", {}),
+    "png palette transparent": ("PNG", "P", {"transparency": 3}),
+    "png palette alphas": ("PNG", "P", {"transparency": bytes(range(0, 256, 16))}),
+    "png 1-bit": ("PNG", "1", {}),
+    "png rgb transparent colour": ("PNG", "RGB", {"transparency": tuple(map(int, RGB[3, 4]))}),
+    "png animated": ("PNG", "RGB", {"save_all": True, "append_images": [spin()]}),
+    "webp": ("WEBP", "RGB", LOSSLESS),
+    "webp alpha": ("WEBP", "RGBA", LOSSLESS),
+    "webp animated": ("WEBP", "RGB", {**LOSSLESS, "save_all": True, "append_images": [spin()]}),
+    "webp animated alpha": (
+        "WEBP",
+        "RGBA",
+        {**LOSSLESS, "save_all": True, "append_images": [spin().convert("RGBA")]},
+    ),
+    "bmp": ("BMP", "RGB", {}),
+    "bmp gray": ("BMP", "L", {}),
+    "bmp palette": ("BMP", "P", {}),
+    "bmp 1-bit": ("BMP", "1", {}),
+    "gif": ("GIF", "P", {}),
+    "gif gray": ("GIF", "L", {}),
+    "gif transparent": ("GIF", "P", {"transparency": 3}),
+    "gif interlaced": ("GIF", "P", {"interlace": 1}),
+    "gif animated": ("GIF", "P", {"save_all": True, "append_images": [spin()]}),
+    "tiff": ("TIFF", "RGB", {}),
+    "tiff alpha": ("TIFF", "RGBA", {}),
+    "tiff gray": ("TIFF", "L", {}),
+    "tiff gray alpha": ("TIFF", "LA", {}),
+    "tiff gray alpha lzw": ("TIFF", "LA", {"compression": "tiff_lzw"}),
+    "tiff gray alpha deflate": ("TIFF", "LA", {"compression": "tiff_adobe_deflate"}),
+    "tiff palette": ("TIFF", "P", {}),
+    "tiff 1-bit": ("TIFF", "1", {}),
+    "tiff fax": ("TIFF", "1", {"compression": "group4"}),
+    "tiff lzw": ("TIFF", "RGB", {"compression": "tiff_lzw"}),
+    "tiff deflate": ("TIFF", "RGBA", {"compression": "tiff_adobe_deflate"}),
+    "tiff two pages": ("TIFF", "RGB", {"save_all": True, "append_images": [spin()]}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lossless_pictures_come_out_exactly(case):
+    """Every mode of every format, bit by bit as Pillow has it, alpha over white."""
+    kind, mode, options = CASES[case]
+    data = encode(picture(mode), kind, **options)
+    got = decode(data)
+    assert got.pixels.dtype == np.uint8
+    assert got.pixels.flags.c_contiguous
+    assert (got.format, got.decoder) == (kind.lower(), "opencv")
+    np.testing.assert_array_equal(got.pixels, reference(data))
+
+
+def test_cmyk_tiff_is_close():
+    """Ink becomes colour within one level of the rounded product."""
+    got = decode(encode(Image.fromarray(RGB).convert("CMYK"), "TIFF")).pixels
+    assert np.abs(got.astype(int) - RGB).max() <= 1
+
+
+def test_lossy_webp_is_close():
+    """Two builds of libwebp agree."""
+    data = encode(picture("RGB"), "WEBP", quality=90)
+    assert np.abs(decode(data).pixels.astype(int) - reference(data)).max() <= 2
+
+
+def test_ycbcr_and_jpeg_tiffs_are_close():
+    """Colour conversion inside libtiff is within rounding of Pillow's."""
+    for data in (
+        encode(picture("YCbCr"), "TIFF"),
+        encode(picture("RGB"), "TIFF", compression="jpeg"),
+    ):
+        assert np.abs(decode(data).pixels.astype(int) - reference(data)).max() <= 3
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientations_are_undone(kind, orientation):
+    """EXIF in a PNG, a WebP and a TIFF's own tag turn the picture exactly once."""
+    exif = Image.Exif()
+    exif[274] = orientation
+    options = LOSSLESS if kind == "WEBP" else {}
+    data = encode(picture("RGB"), kind, exif=exif, **options)
+    image = Image.fromarray(RGB)
+    image.getexif()[274] = orientation
+    got = decode(data)
+    np.testing.assert_array_equal(got.pixels, np.asarray(ImageOps.exif_transpose(image)))
+    assert got.orientation == orientation
+    assert got.stored_size == (37, 23)
+    assert got.pixels.flags.c_contiguous
+
+
+WIDE = RNG.integers(0, 65536, (5, 8, 4), dtype=np.uint16)
+WIDE[0, :3] = [[0] * 4, [65535] * 4, [128, 129, 385, 386]]
+
+
+def nearest(samples):
+    """The documented rule for 16 bits, in floating point."""
+    return np.floor(samples / 257 + 0.5).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("colour", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_sixteen_bit_png(png, colour, channels):
+    """16 bits become round(v / 257), then alpha goes over white."""
+    samples = np.ascontiguousarray(WIDE[..., :channels])
+    got = decode(png(8, 5, 16, colour, samples.astype(">u2").tobytes())).pixels
+    small = nearest(samples)
+    colours = np.broadcast_to(small[..., : 3 if channels > 2 else 1], (5, 8, 3))
+    expected = over_white(colours, small[..., -1]) if channels in (2, 4) else colours
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
+@pytest.mark.parametrize("extra", [None, 0, 1, 2])
+@pytest.mark.parametrize("photometric", [0, 1, 2])
+def test_tiff_alpha_of_every_kind(tiff, photometric, extra, depth, order):
+    """Straight, premultiplied, meaningless and unnamed fourth channels, in 8 and 16 bits."""
+    channels = 4 if photometric == 2 else 2
+    top = np.iinfo(depth).max
+    samples = (WIDE[..., :channels].astype(np.uint32) % (top + 1)).astype(depth)
+    if extra == 1:
+        samples[..., :-1] = np.minimum(samples[..., :-1], samples[..., -1:])
+    tags = [] if extra is None else [(338, [extra])]
+    got = decode(tiff(samples, photometric, tags=tags, order=order)).pixels
+    small = nearest(samples) if depth is np.uint16 else samples
+    colours = np.broadcast_to(small[..., :-1], (5, 8, 3)).astype(int)
+    if photometric == 0:
+        colours = 255 - colours
+    alpha = small[..., -1].astype(int)
+    if extra == 0:
+        expected = colours
+    elif extra == 1:
+        expected = np.minimum(colours + 255 - alpha[..., None], 255)
+    else:
+        expected = over_white(colours, alpha)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
+@pytest.mark.parametrize("photometric", [0, 1])
+def test_tiff_where_white_is_zero(tiff, photometric, depth):
+    """Fax machines' way round, also in 16 bits where OpenCV forgets it."""
+    samples = (WIDE[..., :1].astype(np.uint32) % (np.iinfo(depth).max + 1)).astype(depth)
+    small = (nearest(samples) if depth is np.uint16 else samples).repeat(3, axis=2)
+    got = decode(tiff(samples, photometric)).pixels
+    np.testing.assert_array_equal(got, 255 - small if photometric == 0 else small)
+
+
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
+def test_gray_alpha_tiff_with_predictor(tiff, depth):
+    """Rows stored as differences of each channel are summed up again."""
+    samples = (WIDE[..., :2].astype(np.uint32) % (np.iinfo(depth).max + 1)).astype(depth)
+    rows = np.diff(samples, axis=1, prepend=np.zeros((5, 1, 2), depth)).astype(depth)
+    strip = zlib.compress(rows.tobytes())
+    coded = tiff(samples, 1, tags=[(338, [2]), (317, [2]), (259, [8])], strip=strip)
+    plain = tiff(samples, 1, tags=[(338, [2])])
+    np.testing.assert_array_equal(decode(coded).pixels, decode(plain).pixels)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_transparent_gray_of_a_png(png, bits):
+    """The gray value a PNG declares transparent is white, at every depth."""
+    values = np.arange(16, dtype=np.uint16).reshape(2, 8) % (1 << min(bits, 4))
+    if bits == 16:
+        rows = values.astype(">u2").tobytes()
+    else:
+        unpacked = np.unpackbits(values.astype(np.uint8)[..., None], axis=-1)[..., -bits:]
+        rows = np.packbits(unpacked.reshape(2, -1), axis=1).tobytes()
+    key = 1
+    data = png(8, 2, bits, 0, rows, chunks=[(b"tRNS", struct.pack(">H", key))])
+    top = (1 << bits) - 1
+    expected = np.floor(values * 255 / top + 0.5).astype(np.uint8)
+    expected[values == key] = 255
+    np.testing.assert_array_equal(decode(data).pixels, expected[..., None].repeat(3, axis=2))
+
+
+def test_a_gif_frame_smaller_than_the_screen_lies_on_white():
+    """What the first frame leaves uncovered is transparent, so white."""
+    data = bytearray(encode(picture("P"), "GIF"))
+    data[6:10] = struct.pack("<HH", 50, 40)
+    got = decode(bytes(data)).pixels
+    assert got.shape == (40, 50, 3)
+    np.testing.assert_array_equal(got[:23, :37], np.asarray(picture("P").convert("RGB")))
+    assert (got[23:] == 255).all()
+    assert (got[:, 37:] == 255).all()
+
+
+def test_a_gif_with_a_background_outside_its_palette():
+    """A background index nobody uses does not cost the picture."""
+    data = bytearray(encode(picture("P"), "GIF"))
+    data[11] = 255
+    np.testing.assert_array_equal(decode(bytes(data)).pixels, reference(bytes(data)))
+
+
+def test_a_bmp_that_runs_from_the_top():
+    """A negative height means the first row comes first."""
+    data = bytearray(encode(picture("RGB"), "BMP"))
+    data[22:26] = struct.pack("<i", -23)
+    np.testing.assert_array_equal(decode(bytes(data)).pixels, RGB[::-1])
+
+
+@pytest.mark.parametrize(
+    ("samples", "photometric", "tags", "words"),
+    [
+        (WIDE[..., :3], 2, [(284, [2])], "one plane per channel"),
+        (WIDE[..., :3], 8, [], "colour space 8"),
+        (WIDE[..., :1].astype(np.uint32), 1, [], "32 bits"),
+        (WIDE[..., :1], 1, [(339, [2])], "signed"),
+        (WIDE[..., :3], 1, [], "extra channels"),
+        (WIDE, 5, [], "cannot decode"),
+    ],
+)
+def test_tiffs_that_would_come_out_wrong_are_refused(tiff, samples, photometric, tags, words):
+    """What OpenCV would turn into a wrong picture is an error that names the remedy."""
+    with pytest.raises(DecodeError, match=words):
+        decode(tiff(np.ascontiguousarray(samples), photometric, tags=tags))

@@ -1,0 +1,169 @@
+"""Files that are not what they should be: always a DecodeError, never a wrong picture."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from ocrstore.decode import available_backends, decode, read_header
+from ocrstore.errors import DecodeError
+
+SCENE = np.random.default_rng(3).integers(0, 256, (19, 31, 3), dtype=np.uint8)
+
+
+def encode(kind, **options):
+    """The scene in one format, with an orientation where the format knows it."""
+    out = io.BytesIO()
+    image = Image.fromarray(SCENE)
+    exif = Image.Exif()
+    exif[274] = 6
+    if kind not in ("BMP", "GIF"):
+        options["exif"] = exif
+    (image.quantize(8) if kind == "GIF" else image).save(out, kind, **options)
+    return out.getvalue()
+
+
+FILES = {kind.lower(): encode(kind) for kind in ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")}
+FILES["webp lossless"] = encode("WEBP", lossless=True)
+FILES["jpeg progressive"] = encode("JPEG", progressive=True)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_headers_say_what_the_picture_is(kind):
+    """Format, stored size, depth and orientation without decoding a pixel."""
+    header = read_header(FILES[kind])
+    assert header.format == kind.split()[0]
+    assert header.size == (31, 19)
+    assert header.bit_depth == 8
+    assert header.orientation == (1 if kind in ("bmp", "gif") else 6)
+
+
+def test_plain_webps_have_a_size_too():
+    """Files without the extended header, lossy and lossless."""
+    for lossless in (True, False):
+        out = io.BytesIO()
+        Image.fromarray(SCENE).save(out, "WEBP", lossless=lossless)
+        assert out.getvalue()[12:16] == (b"VP8L" if lossless else b"VP8 ")
+        assert read_header(out.getvalue()).size == (31, 19)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        pytest.param(b"", "empty", id="zero bytes"),
+        pytest.param(b"Dear reader, this is a letter.", "not a picture", id="text"),
+        pytest.param(b"%PDF-1.7\n", "not a picture", id="pdf"),
+        pytest.param(b"PK\x03\x04" + b"\0" * 99, "not a picture", id="archive"),
+        pytest.param(b"\0" * 4096, "not a picture", id="zeros"),
+        pytest.param(b"\xff\xd8\xff", "truncated", id="start of a jpeg"),
+        pytest.param(b"\xff\xd8\xff\xd9", "without a picture", id="jpeg of nothing"),
+        pytest.param(b"\x89PNG\r\n\x1a\n", "truncated", id="start of a png"),
+        pytest.param(b"BM", "truncated", id="start of a bmp"),
+        pytest.param(b"GIF89a", "truncated", id="start of a gif"),
+        pytest.param(b"II*\0", "truncated", id="start of a tiff"),
+        pytest.param(b"RIFF\x04\0\0\0WEBP", "truncated", id="webp of nothing"),
+    ],
+)
+def test_what_is_no_picture_is_refused(data, words):
+    """Each with its own words, and with the file's name."""
+    with pytest.raises(DecodeError, match=rf"^a/b\.jpg: .*{words}"):
+        decode(data, name="a/b.jpg")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FILES if not kind.startswith("jpeg")])
+def test_truncated_files_are_errors(kind):
+    """Cut anywhere before its pixels end; JPEG has a test for each backend of its own."""
+    data = FILES[kind]
+    ends = {len(data) * part // 16 for part in range(1, 16)} | {1, 5, 13, 30}
+    if kind != "tiff":  # a TIFF may end with bytes nobody needs
+        ends |= {len(data) - 1, len(data) - 3}
+    for end in ends:
+        with pytest.raises(DecodeError):
+            decode(data[:end])
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_wrong_name_does_not_matter(kind):
+    """Content decides, and what was found can be reported."""
+    assert decode(FILES[kind], name="scan.jpg").format == kind.split()[0]
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_limit_holds_before_any_decoder_runs(kind, monkeypatch):
+    """A picture over max_pixels is refused by its header; no decoder is called."""
+
+    def forbidden(*args, **kwargs):
+        raise AssertionError("a decoder ran")
+
+    monkeypatch.setattr("ocrstore.decode.picture.decode_jpeg", forbidden)
+    monkeypatch.setattr("ocrstore.decode.picture.decode_other", forbidden)
+    with pytest.raises(DecodeError, match=r"31 x 19 is 589 pixels, more than the limit of 588"):
+        decode(FILES[kind], max_pixels=588)
+
+
+def test_a_bomb_is_refused_by_its_header(png):
+    """A few hundred bytes that would become 10 GB."""
+    data = bytearray(png(8, 2, 8, 0, b"\0" * 16))
+    data[16:24] = struct.pack(">II", 60000, 60000)
+    with pytest.raises(DecodeError, match="60000 x 60000"):
+        decode(bytes(data))
+
+
+def test_a_broken_exif_block_costs_no_picture():
+    """Orientation counts as 1 where the block cannot be read."""
+    data = FILES["jpeg"]
+    at = data.index(b"Exif\0\0") + 6
+    for broken in (b"XX", b"II\0\0", b"II*\0\xff\xff\xff\xff"):
+        changed = data[:at] + broken + data[at + len(broken) :]
+        assert decode(changed).orientation == 1
+
+
+@pytest.mark.parametrize("value", [0, 9, 255, 65535])
+def test_orientations_that_do_not_exist_count_as_one(value):
+    """As every viewer does it."""
+    exif = Image.Exif()
+    exif[274] = value
+    out = io.BytesIO()
+    Image.fromarray(SCENE).save(out, "JPEG", exif=exif)
+    assert read_header(out.getvalue()).orientation == 1
+
+
+def only_decode_errors(call, *args, **kwargs):
+    """Run, and let nothing but DecodeError be the reason to fail."""
+    try:
+        call(*args, **kwargs)
+    except DecodeError:
+        return
+
+
+@given(st.binary(max_size=300), st.sampled_from(sorted(FILES)))
+def test_arbitrary_bytes_after_a_signature(tail, kind):
+    """Reading a header raises DecodeError or succeeds, whatever follows the signature."""
+    only_decode_errors(read_header, tail)
+    only_decode_errors(read_header, FILES[kind][: 12 if "webp" in kind else 8] + tail)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=300)
+@given(
+    kind=st.sampled_from(sorted(FILES)),
+    changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6),
+    end=st.integers(0, 4000),
+)
+def test_damaged_files_decode_or_are_refused(kind, changes, end):
+    """Flipped and missing bytes anywhere: a whole picture of the promised size, or DecodeError."""
+    data = bytearray(FILES[kind])
+    for at, value in changes:
+        data[at % len(data)] = value
+    damaged = bytes(data[: max(1, end)])
+    for backend in available_backends() if kind.startswith("jpeg") else (None,):
+        try:
+            got = decode(damaged, backend=backend, max_pixels=1_000_000)
+        except DecodeError:
+            continue
+        width, height = got.stored_size
+        assert got.pixels.shape in ((height, width, 3), (width, height, 3))
+        assert got.pixels.flags.c_contiguous
