@@ -28,7 +28,7 @@ class PostParams:
     threshold: float = 0.3
     """A pixel belongs to a region above this probability."""
     min_score: float = 0.6
-    """A region is kept if the mean probability inside its box reaches this."""
+    """A region is kept if the mean probability inside its outline reaches this."""
     unclip_ratio: float | None = None
     """Regions grow by `ratio * area / perimeter` (1.5 in the paper); None undoes the shrinking."""
     shrink_ratio: float = 0.4
@@ -104,16 +104,13 @@ def detect_one(
         return Detections((), np.zeros(0, np.float32))
     if params.polygons:
         candidates = [_grow_polygon(contour, params) for contour in contours]
-        regions = [contour.astype(np.float32) for contour in contours]
     else:
-        quads, rectangles = _grow_rectangles(contours, params)
-        candidates = list(quads)
-        regions = list(rectangles)
+        candidates = list(_grow_rectangles(contours, params))
     polygons, scores = [], []
-    for candidate, region in zip(candidates, regions, strict=True):
+    for candidate, contour in zip(candidates, contours, strict=True):
         if candidate is None or _short_side(candidate) < params.min_size:
             continue
-        score = _mean_inside(prob, region)
+        score = _mean_inside(prob, contour)
         if score >= params.min_score:
             polygons.append(_to_picture(candidate + _CENTRE, inverse_matrix, size))
             scores.append(score)
@@ -137,16 +134,14 @@ def _outlines(bitmap: npt.NDArray[np.bool_], limit: int) -> list[npt.NDArray[np.
     return outer
 
 
-def _grow_rectangles(
-    contours: list[npt.NDArray[np.int32]], params: PostParams
-) -> tuple[Floats, Floats]:
-    """Return each region's (4, 2) box after and before growing, all regions at once."""
+def _grow_rectangles(contours: list[npt.NDArray[np.int32]], params: PostParams) -> Floats:
+    """Return (n, 4, 2): each region's rectangle, grown; all regions at once."""
     rectangles = [cv2.minAreaRect(contour) for contour in contours]
     centre = np.array([r[0] for r in rectangles])
     side = np.array([r[1] for r in rectangles])
     angle = np.radians([r[2] for r in rectangles])
     grown = side + 2 * rectangle_offsets(side, params)[:, None]
-    return _corners(centre, grown, angle), _corners(centre, side, angle)
+    return _corners(centre, grown, angle)
 
 
 def rectangle_offsets(
@@ -196,8 +191,7 @@ def _grow_polygon(contour: npt.NDArray[np.int32], params: PostParams) -> Floats 
     outline = cv2.approxPolyDP(contour, 0.005 * perimeter, True).reshape(-1, 2)
     if len(outline) < 3 or cv2.contourArea(outline) < 1:
         # a line: its rectangle is all that can be said
-        quads, _ = _grow_rectangles([contour], params)
-        grown: Floats = quads[0]
+        grown: Floats = _grow_rectangles([contour], params)[0]
         return grown
     offset = polygon_offset(cv2.contourArea(outline), cv2.arcLength(outline, True), params)
     clipper = pyclipper.PyclipperOffset(2.0, 0.25 * _SCALE)
@@ -240,14 +234,15 @@ def _short_side(points: Floats) -> float:
     return float(min(cv2.minAreaRect(points)[1]))
 
 
-def _mean_inside(prob: Floats, region: Floats) -> float:
-    """Return the mean probability of the pixels inside a region."""
-    height, width = prob.shape
-    left, top = np.clip(np.floor(region.min(axis=0)).astype(int), 0, (width - 1, height - 1))
-    right, bottom = np.clip(np.ceil(region.max(axis=0)).astype(int), 0, (width - 1, height - 1))
-    mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
-    cv2.fillPoly(mask, [np.rint(region - (left, top)).astype(np.int32)], 1)
-    return float(cv2.mean(prob[top : bottom + 1, left : right + 1], mask)[0])
+def _mean_inside(prob: Floats, contour: npt.NDArray[np.int32]) -> float:
+    """Return the mean probability of the pixels inside a contour.
+
+    Inside the contour, not inside its rectangle: that of slanted text is half empty.
+    """
+    left, top, width, height = cv2.boundingRect(contour)
+    mask = np.zeros((height, width), np.uint8)
+    cv2.fillPoly(mask, [contour - np.array((left, top), np.int32)], 1)
+    return float(cv2.mean(prob[top : top + height, left : left + width], mask)[0])
 
 
 def _to_picture(
