@@ -91,14 +91,18 @@ class DBNetModule(L.LightningModule):
         """Count one batch; returns the `detections` in it."""
         return {"detections": self._evaluate("test", batch)}
 
-    def predict_step(self, batch: Batch, batch_idx: int = 0) -> list[Detections]:  # noqa: ARG002  # Lightning's signature
-        """Return what is found in a batch, in picture coordinates."""
-        return self.find(self.net(batch["images"], thresholds=False), truth_of(batch))
+    def predict_step(self, batch: Batch, batch_idx: int = 0) -> list[dict[str, Any]]:  # noqa: ARG002  # Lightning's signature
+        """Return `polygons` (in picture coordinates) and `scores` of each picture in a batch.
+
+        Plain dicts, because Lightning walks into what is returned and cannot pass frozen records.
+        """
+        found = self.find(self.net(batch["images"], thresholds=False), truth_of(batch))
+        return [{"polygons": list(d.polygons), "scores": d.scores} for d in found]
 
     def find(self, output: Output, truth: Truth) -> list[Detections]:
         """Turn an output into boxes in picture coordinates."""
         return detect(
-            output.prob.cpu().numpy(),
+            output.prob.detach().cpu().numpy(),
             inverse_matrices=truth.inverse_matrices,
             sizes=truth.sizes,
             params=self.post_params,
