@@ -14,6 +14,7 @@
     ├── RecipeMismatchError       a view made by another recipe
     ├── SourceError               pictures or annotations that cannot be used
     ├── DecodeError               a picture that cannot be decoded
+    ├── WorkerDiedError           a worker process of a build was killed
     ├── StoreExistsError          refusing to overwrite        (also a FileExistsError)
     ├── StoreBusyError            another process is writing
     ├── StoreChangedError         the file was replaced or cut while in use
@@ -79,6 +80,10 @@ class SourceError(OCRStoreError):
 
 class DecodeError(OCRStoreError):
     """A picture cannot be decoded."""
+
+
+class WorkerDiedError(OCRStoreError):
+    """A worker process of a build ended before its work did."""
 
 
 class StoreExistsError(OCRStoreError, FileExistsError):

@@ -1,0 +1,1 @@
+"""Sources through a recipe into a store: workers, resuming, what changed, reports."""

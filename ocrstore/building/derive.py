@@ -7,9 +7,10 @@ source, so that they cannot disagree.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +19,17 @@ import xxhash
 from ocrstore.building.files import PictureFile, SkippedPictureError, read_picture
 from ocrstore.building.imported import find_maps, import_maps
 from ocrstore.building.views import IMPORTED, View
-from ocrstore.decode import DEFAULT_MAX_PIXELS, decode, read_header
+from ocrstore.decode import DEFAULT_MAX_PIXELS, Header, decode, read_header
 from ocrstore.errors import DecodeError, SchemaError
 from ocrstore.geometry import Matrix, Pixels, invert, transform_points
 from ocrstore.halves import to_float16
 from ocrstore.maps import Maps, draw_maps
 from ocrstore.orientation import turn_polygons
 from ocrstore.recipe import MAP_COLUMNS
-from ocrstore.sample import Problem, SourceSample
+from ocrstore.sample import Polygon, Problem, SourceSample
+
+if TYPE_CHECKING:
+    from ocrstore.store import Store
 
 Points = list[npt.NDArray[np.float32]]
 _FAR = float(2**29)
@@ -44,11 +48,25 @@ class Job:
     """What all samples of a build have in common; sent to every worker."""
 
     views: tuple[View, ...]
-    """The views to make, of all those the store has."""
+    """The views to make of a picture's file."""
+    stored_views: tuple[View, ...] = ()
+    """The views to make of a stored picture; its other columns are still good."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     maps_folder: Path | None = None
     store: Path | None = None
-    """An earlier store that unchanged pictures' pixels may be taken from."""
+    """A store whose pictures and polygons stand in for files, for tasks with a row of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One sample to derive: from its file, or from its row in the job's store."""
+
+    sample: SourceSample
+    row: int | None = None
+
+
+Reserve = Callable[[int], None]
+"""Called with the bytes that a sample will take, before its picture is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +86,20 @@ class Derived:
     attributes: dict[str, Any]
     problems: tuple[Problem, ...]
     """What came up here; the source's own problems are not repeated."""
-    decoder: tuple[str, str]
-    """The picture's format and the family of its decoder."""
+
+    def without_columns(self) -> Derived:
+        """Return the same without arrays, for a message."""
+        return replace(self, columns={})
 
 
-def derive(sample: SourceSample, job: Job) -> Derived:
+def derive_task(task: Task, job: Job, *, reserve: Reserve | None = None) -> Derived:
+    """Do one task, whichever kind it is."""
+    if task.row is None:
+        return derive(task.sample, job, reserve=reserve)
+    return derive_stored(task.sample.key, task.row, job, reserve=reserve)
+
+
+def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) -> Derived:
     """Read a picture and make everything of it that the job asks for.
 
     Raises `SkippedPictureError` for a picture that has to be left out, with the reason.
@@ -80,9 +107,11 @@ def derive(sample: SourceSample, job: Job) -> Derived:
     file = read_picture(sample.path, sample.key)
     header = _checked_header(file, sample, job.max_pixels)
     image = _image_column(job)
-    if image is not None and image[1] == "jpeg" and header != "jpeg":
-        message = f"its format is {header}; choose the codec zstd for `image` to keep it"
+    if image is not None and image[1] == "jpeg" and header.format != "jpeg":
+        message = f"its format is {header.format}; choose the codec zstd for `image` to keep it"
         raise _skip("not-a-jpeg", message, sample)
+    if reserve is not None:
+        reserve(needed_nbytes(job, header.size))
     try:
         decoded = decode(file.data, max_pixels=job.max_pixels)
     except DecodeError as exc:
@@ -118,8 +147,48 @@ def derive(sample: SourceSample, job: Job) -> Derived:
         "annotation_hash": annotation_hash(sample, job.maps_folder),
         "problems": [f"{problem.kind}: {problem.message}" for problem in problems],
     }
-    decoder = (decoded.format, decoded.decoder)
-    return Derived(sample.key, columns, attributes, tuple(problems), decoder)
+    return Derived(sample.key, columns, attributes, tuple(problems))
+
+
+def derive_stored(key: str, row: int, job: Job, *, reserve: Reserve | None = None) -> Derived:
+    """Make the views of a sample from the picture and the polygons that a store holds."""
+    store = _open_once(job.store)
+    stored = store.attributes(row)
+    sample = stored_sample(key, stored)
+    if reserve is not None:
+        reserve(needed_nbytes(job, (stored["width"], stored["height"])))
+    pixels = store["image"][row]
+    points = [polygon.points for polygon in sample.polygons]
+    columns: dict[str, npt.NDArray[Any] | JPEGBytes] = {}
+    problems: list[Problem] = []
+    for view in job.stored_views:
+        made, found = derive_view(sample, view, pixels, points, job.maps_folder)
+        columns |= made
+        problems += found
+    return Derived(key, columns, stored, tuple(problems))
+
+
+def stored_sample(key: str, attributes: Mapping[str, Any]) -> SourceSample:
+    """Turn a store's attributes back into a sample; its polygons are upright."""
+    polygons = tuple(
+        Polygon(np.array(points, np.float32).reshape(-1, 2), text, ignored, language)
+        for points, text, ignored, language in zip(
+            attributes["polygons"],
+            attributes["texts"],
+            attributes["ignored"],
+            attributes["languages"],
+            strict=True,
+        )
+    )
+    return SourceSample(key, Path(), polygons, attributes.get("annotated", True))
+
+
+def needed_nbytes(job: Job, size: tuple[int, int]) -> int:
+    """Estimate what a picture of (width, height) takes: itself, and its views' arrays."""
+    picture = 3 * size[0] * size[1]
+    per_pixel = 3 + 2 * 2 + 2
+    views = sum((v.recipe.size[0] or 0) * (v.recipe.size[1] or 0) for v in job.views)
+    return picture + per_pixel * views
 
 
 def derive_view(
@@ -164,16 +233,33 @@ def annotation_hash(sample: SourceSample, maps_folder: Path | None = None) -> in
             digest.update(struct.pack("<q", -1 if text is None else len(encoded)) + encoded)
     path = None if maps_folder is None else find_maps(maps_folder, sample.key)
     if path is not None:
-        digest.update(path.read_bytes())
+        try:
+            digest.update(path.read_bytes())
+        except OSError:
+            digest.update(b"unreadable")
     return digest.intdigest()
+
+
+_opened: dict[Path, Store] = {}
+
+
+def _open_once(path: Path | None) -> Store:
+    """Open the job's store once per process."""
+    from ocrstore.store import Store
+
+    assert path is not None
+    if path not in _opened:
+        _opened.clear()
+        _opened[path] = Store(path)
+    return _opened[path]
 
 
 def _skip(kind: str, message: str, sample: SourceSample) -> SkippedPictureError:
     return SkippedPictureError(Problem(kind, message, key=sample.key))
 
 
-def _checked_header(file: PictureFile, sample: SourceSample, max_pixels: int) -> str:
-    """Return the format, after holding the size against the limit; nothing is decoded."""
+def _checked_header(file: PictureFile, sample: SourceSample, max_pixels: int) -> Header:
+    """Return the header, after holding the size against the limit; nothing is decoded."""
     try:
         header = read_header(file.data)
     except DecodeError as exc:
@@ -185,7 +271,7 @@ def _checked_header(file: PictureFile, sample: SourceSample, max_pixels: int) ->
             "raise --max-pixels if the picture can be trusted"
         )
         raise _skip("too-many-pixels", message, sample)
-    return header.format
+    return header
 
 
 def _image_column(job: Job) -> tuple[str, str] | None:

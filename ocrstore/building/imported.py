@@ -36,7 +36,7 @@ def find_maps(folder: Path, key: str) -> Path | None:
 
 
 def import_maps(folder: Path, key: str, drawn: Maps) -> tuple[Maps, list[Problem]]:
-    """Take a picture's maps from its file where that stands all checks, else keep the drawn ones."""
+    """Take a picture's maps from its file where that stands all checks, else the drawn ones."""
     path = find_maps(folder, key)
     if path is None:
         return drawn, [Problem("maps-missing", "no map file for it; its maps were drawn", key=key)]

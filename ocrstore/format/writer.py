@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -87,6 +87,8 @@ class Writer:
             record=self._group_record if token is not None else None,
             **(group_options or {}),
         )
+        self._resumed_keys: list[str] = []
+        self._resumed_tables: list[pa.Table] = []
         self.resumed = 0
         """Samples that an interrupted run had already written."""
 
@@ -125,6 +127,25 @@ class Writer:
         self._check_known(key)
         del self._order[key]
         self._counts["deleted"] += 1
+
+    def reorder(self, keys: Iterable[str]) -> None:
+        """Put the samples into another order; `keys` names each of them once.
+
+        No row is moved in the file. Slices across rows that lie apart are copies until `compact`.
+        """
+        self._check_open()
+        order = {key: self._order[key] for key in keys if key in self._order}
+        if len(order) != len(self._order):
+            missing = next(key for key in self._order if key not in order)
+            raise UnknownSampleError(f"{self.path}: the new order leaves out sample {missing!r}.")
+        self._order = order
+
+    def resumed_attributes(self) -> pa.Table:
+        """Return key and attributes of what an interrupted run had written; the last one counts."""
+        keys = pa.array(self._resumed_keys, pa.string())
+        if not self._resumed_keys:
+            return pa.table({"key": keys})
+        return unify(self._resumed_tables, self._schema).add_column(0, "key", keys)
 
     def close(self) -> None:
         """Publish what was written; calling it again does nothing."""
@@ -228,6 +249,8 @@ class Writer:
             for key in group.keys:
                 self._order[key] = self._taken
                 self._taken += 1
+            self._resumed_keys += group.keys
+        self._resumed_tables = list(self._tables)
         self.resumed = len(self._order)
         self._counts["appended"] = self.resumed
 

@@ -1,0 +1,91 @@
+"""What a build did, what it left out and why: one record, as JSON and as words."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ocrstore.building.kinds import KINDS, loses
+from ocrstore.errors import WriteError
+from ocrstore.sample import Problem
+
+
+@dataclass(slots=True)
+class BuildReport:
+    """The result of a build; `ok` is False when something a user may have wanted was left out."""
+
+    store: str
+    source: str
+    """One sentence: which pictures, which annotations, how they were found."""
+    action: str = ""
+    """What was done: create, update, rewrite or nothing."""
+    reasons: list[str] = field(default_factory=list)
+    """Why, one sentence for each kind of change."""
+    pictures: int = 0
+    """In the source."""
+    samples: int = 0
+    """In the store, when done."""
+    polygons: int = 0
+    ignored_polygons: int = 0
+    derived: int = 0
+    """Samples made in this run."""
+    reused: int = 0
+    """Samples that were there already and had not changed."""
+    resumed: int = 0
+    """Of those reused, samples that an interrupted build had made."""
+    removed: int = 0
+    skipped: list[str] = field(default_factory=list)
+    """Keys of the pictures that are in the source and not in the store."""
+    problems: list[Problem] = field(default_factory=list)
+    columns: dict[str, int] = field(default_factory=dict)
+    """Stored bytes by column."""
+    nbytes: int = 0
+    """Of the whole file."""
+    fingerprint: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was left out."""
+        return not any(loses(problem) for problem in self.problems)
+
+    @property
+    def rate(self) -> float:
+        """Samples made per second."""
+        return self.derived / self.seconds if self.seconds > 0 else 0.0
+
+    def counts(self) -> dict[str, int]:
+        """How many problems there are of each kind, the most frequent first."""
+        return dict(Counter(problem.kind for problem in self.problems).most_common())
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Take note of problems."""
+        self.problems.extend(problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe everything in JSON terms; every problem with its meaning."""
+        record = asdict(self)
+        record["problems"] = [
+            {**asdict(problem), "lost": loses(problem)} for problem in self.problems
+        ]
+        meanings = {kind: KINDS[kind].meaning for kind in self.counts() if kind in KINDS}
+        return {
+            "ok": self.ok,
+            **record,
+            "rate": self.rate,
+            "counts": self.counts(),
+            "meanings": meanings,
+        }
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the report as a JSON file."""
+        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
+        try:
+            Path(path).write_text(text + "\n", "utf-8")
+        except OSError as exc:
+            raise WriteError(f"{path}: the report cannot be written: {exc.strerror}") from exc
