@@ -65,12 +65,12 @@ def collate(samples):
     }
 
 
-def bars_loader(count, *, batch_size=2, **kwargs):
+def bars_loader(count, *, batch_size=2):
     """Return a loader of drawn samples."""
     return torch.utils.data.DataLoader(Bars(count), batch_size=batch_size, collate_fn=collate)
 
 
-@pytest.fixture(name="bars_loader")
+@pytest.fixture(name="bars_loader", scope="session")
 def bars_loader_fixture():
     """Return the function that makes loaders of drawn samples."""
     return bars_loader
