@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
 from ocrstore.sample import Problem
 
@@ -26,6 +28,21 @@ ATTRIBUTES = pa.schema(
         ("problems", pa.list_(pa.string())),  # "kind: message", from deriving the sample
     ]
 )
+
+
+def build_fingerprint(
+    recipes: Sequence[str], decoders: Mapping[str, str], sources: Mapping[str, tuple[int, int]]
+) -> str:
+    """Hash everything that a store's content comes from: recipes, decoders, and source bytes.
+
+    `sources` has the picture's and the annotation's hash by key; `recipes` their fingerprints,
+    which cover the map algorithm.
+    """
+    digest = xxhash.xxh3_128()
+    digest.update(json.dumps([list(recipes), dict(decoders)], sort_keys=True).encode())
+    for key in sorted(sources):
+        digest.update(json.dumps([key, *sources[key]]).encode())
+    return digest.hexdigest()
 
 
 def stored_problems(key: str, attributes: Mapping[str, Any]) -> list[Problem]:

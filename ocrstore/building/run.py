@@ -1,31 +1,30 @@
-"""`ocrstore.build`: pictures and annotations become a store, or bring one up to date."""
+"""Carrying out a build's plan: derive, copy, write, resume, report."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from ocrstore.building.attributes import ATTRIBUTES, stored_problems
+import pyarrow as pa
+
+from ocrstore.building.attributes import ATTRIBUTES, build_fingerprint, stored_problems
 from ocrstore.building.changes import Changes, compare, known_from
 from ocrstore.building.cpus import usable_cpus
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.kinds import loses
-from ocrstore.building.planning import BuildPlan, plan_build
+from ocrstore.building.planning import BuildPlan
 from ocrstore.building.pool import Inline, Pool
 from ocrstore.building.report import BuildReport
-from ocrstore.building.views import IMPORTED, View, views_metadata
+from ocrstore.building.views import views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.errors import SchemaError, SourceError
+from ocrstore.errors import SourceError
 from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.writer import Writer, append, create
-from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sample import Problem
-from ocrstore.sources import Source, open_source
+from ocrstore.sources import Source
 from ocrstore.store import Store
 from ocrstore.version import __version__
 
@@ -46,54 +45,6 @@ class BuildProgress:
 
 
 Progress = Callable[[BuildProgress], None]
-StrPath = str | os.PathLike[str]
-
-
-def build(
-    images: StrPath,
-    out: StrPath,
-    *,
-    annotations: StrPath | None = None,
-    format: str | None = None,
-    recipe: Recipe | StrPath | None = None,
-    size: int | Sequence[int] | None = None,
-    columns: Sequence[str] | None = None,
-    codecs: dict[str, str] | None = None,
-    pipeline: object = None,
-    view: str | None = None,
-    maps: StrPath | None = None,
-    workers: int | None = None,
-    on_error: str = "skip",
-    force: bool = False,
-    max_pixels: int = DEFAULT_MAX_PIXELS,
-    progress: Progress | None = None,
-    announce: Callable[[BuildPlan], None] | None = None,
-) -> BuildReport:
-    """Build a store from a folder of pictures, or bring an existing one up to date.
-
-    `recipe` is a Recipe or a recipe file; or say `size`, `columns`, `codecs`, or an albumentations
-    `pipeline`. Only what changed is done. Interrupted, killed or out of disk space: nothing that
-    was published changes, and the same call goes on where it stopped. `workers=0` does everything
-    in this process; without it all cores are used. `announce` is called with the plan before the
-    work, `progress` with how far it is. Pictures that cannot be used are skipped and reported, or
-    with `on_error="fail"` end the build with a SourceError.
-    """
-    plan, options = prepare(
-        images,
-        out,
-        annotations=annotations,
-        format=format,
-        recipe=make_recipe(recipe, size, columns, codecs, pipeline),
-        view=view,
-        maps=maps,
-        workers=workers,
-        on_error=on_error,
-        force=force,
-        max_pixels=max_pixels,
-    )
-    if announce is not None:
-        announce(plan)
-    return execute(plan, replace(options, progress=progress))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,57 +56,9 @@ class Options:
     max_pixels: int = DEFAULT_MAX_PIXELS
     progress: Progress | None = None
 
-
-def make_recipe(
-    recipe: Recipe | StrPath | None,
-    size: int | Sequence[int] | None,
-    columns: Sequence[str] | None,
-    codecs: dict[str, str] | None,
-    pipeline: object,
-) -> Recipe:
-    """Make the one recipe of what was given in several ways."""
-    if recipe is None:
-        return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
-    if size is not None or columns is not None or codecs is not None or pipeline is not None:
-        raise SchemaError(
-            "a recipe says everything; leave out size, columns, codecs and pipeline, or put them "
-            "into the recipe"
-        )
-    return recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
-
-
-def prepare(
-    images: StrPath,
-    out: StrPath,
-    *,
-    annotations: StrPath | None,
-    format: str | None,
-    recipe: Recipe,
-    view: str | None,
-    maps: StrPath | None,
-    workers: int | None,
-    on_error: str,
-    force: bool,
-    max_pixels: int,
-) -> tuple[BuildPlan, Options]:
-    """Look at everything and decide what to do; nothing is written."""
-    if on_error not in ("skip", "fail"):
-        raise SchemaError(f"on_error is 'skip' or 'fail', not {on_error!r}")
-    if workers is not None and workers < 0:
-        raise SchemaError(f"workers is 0 or more, not {workers}")
-    if recipe.pipeline is not None:
-        from ocrstore.determinism import check_deterministic
-
-        check_deterministic(recipe.pipeline)
-    folder = None if maps is None else Path(maps)
-    if folder is not None:
-        if not folder.is_dir():
-            raise SourceError(f"{folder}: no such folder of map files")
-        recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
-    source = open_source(images, annotations=annotations, format=format)
-    asked = View(view or recipe.view_name, recipe, default=True)
-    plan = plan_build(source, Path(out), asked, force=force, maps_folder=folder)
-    return plan, Options(workers, on_error, max_pixels)
+    def telling(self, progress: Progress | None) -> Options:
+        """Return the same, with someone to tell how far it is."""
+        return replace(self, progress=progress)
 
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
@@ -183,6 +86,7 @@ class _Run:
             reasons=list(plan.reasons),
             pictures=len(plan.source),
         )
+        self._sources: dict[str, tuple[int, int]] = {}
         self._started = time.perf_counter()
         self._lost = 0
         self._done = 0
@@ -196,7 +100,7 @@ class _Run:
         """Change samples of a store in place; all changes appear together."""
         plan, changes = self.plan, self.plan.changes
         assert plan.old is not None
-        self._note_unchanged(changes, plan.old)
+        self._keep(changes, plan.old.index)
         self.report.reused = len(changes.unchanged)
         self.report.removed = len(changes.removed)
         work = {*changes.new, *changes.changed}
@@ -225,7 +129,7 @@ class _Run:
             found = compare(self.source, known_from(table), maps_folder=plan.maps_folder)
             for key in found.removed:
                 writer.delete(key)
-            self._note_unchanged(found, table)
+            self._keep(found, table)
             self.report.resumed = self.report.reused = len(found.unchanged)
             self.report.removed = len(plan.changes.removed)
             reusable = plan.changes.unchanged if plan.reuses else {}
@@ -272,8 +176,8 @@ class _Run:
             store=plan.target if plan.old is not None else None,
         )
         waiting = [item for item in items if not (item[1] is not None and copy_only)]
-        with _deriver(job, len(waiting), self.options.workers) as deriver:
-            outcomes = deriver.derive_all(self._tasks(waiting))
+        with deriver(job, len(waiting), self.options.workers) as workers:
+            outcomes = workers.derive_all(self._tasks(waiting))
             for key, row in items:
                 if row is not None and copy_only:
                     self._copy(writer, key, row)
@@ -315,6 +219,7 @@ class _Run:
             arrays |= self._stored_arrays(row)
         write = writer.replace if key in known else writer.append
         write(key, arrays, attributes=attributes)
+        self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
         self.report.derived += 1
 
     def _copy(self, writer: Writer, key: str, row: int) -> None:
@@ -323,6 +228,7 @@ class _Run:
         attributes = self.plan.old.attributes(row)
         self._note(stored_problems(key, attributes))
         writer.append(key, self._stored_arrays(row), attributes=attributes)
+        self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
         self.report.reused += 1
 
     def _stored_arrays(self, row: int) -> dict[str, Any]:
@@ -339,9 +245,11 @@ class _Run:
                 arrays[name] = column[row]
         return arrays
 
-    def _note_unchanged(self, changes: Changes, recorded: Any) -> None:
-        """Report what is known about samples that are not made again."""
-        table = recorded.index if isinstance(recorded, Store) else recorded
+    def _keep(self, changes: Changes, table: pa.Table) -> None:
+        """Take note of what is known about samples that are not made again."""
+        known = known_from(table)
+        for key in changes.unchanged:
+            self._sources[key] = (known[key].hash, known[key].annotation_hash)
         for problems in changes.problems.values():
             self._note(problems)
         if "problems" not in table.column_names:
@@ -376,14 +284,18 @@ class _Run:
         """Say in the manifest how the store was made."""
         plan = self.plan
         writer.metadata.update(views_metadata(plan.views))
+        decoders = dict(plan.families or {})
+        recipes = [view.recipe.fingerprint for view in plan.views]
         writer.metadata["build"] = {
-            "decoders": dict(plan.families or {}),
+            "fingerprint": build_fingerprint(recipes, decoders, self._sources),
+            "decoders": decoders,
             "dialect": self.source.dialect,
             "ocrstore": __version__,
         }
 
 
-def _deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
+def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
+    """Choose who derives the samples: worker processes, or for a few of them this one."""
     wanted = usable_cpus() if workers is None else workers
     if wanted == 0 or (workers is None and samples <= FEW):
         return Inline(job)

@@ -21,9 +21,12 @@ from ocrstore.version import __version__
 # command -> module below ocrstore.cli and the function in it; imported when used, so that
 # `ocrstore --help` is quick and a command's dependencies are needed by that command only
 COMMANDS = {
+    "add-view": "add_view:add_view_command",
+    "build": "build:build_command",
     "compact": "compact:compact_command",
     "export-index": "export_index:export_index_command",
     "inspect": "inspect:inspect_command",
+    "plan": "plan:plan_command",
     "verify": "verify:verify_command",
 }
 
@@ -57,6 +60,7 @@ def cli() -> None:
 
     \b
     Examples:
+      ocrstore build images/ --out val.ocrs
       ocrstore inspect val.ocrs        what is in it, what does it cost
       ocrstore verify val.ocrs         is every byte as it was written
 

@@ -1,0 +1,154 @@
+"""A further view for a store that is there: from its own pictures, without touching the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ocrstore.building.build import StrPath, make_recipe
+from ocrstore.building.derive import Job, Task, stored_sample
+from ocrstore.building.run import deriver
+from ocrstore.building.views import View, check_views, column_shapes, stored_views, views_metadata
+from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.errors import SchemaError, SourceError
+from ocrstore.format.columns import Column
+from ocrstore.format.editing import add_columns
+from ocrstore.recipe import DTYPES, Recipe
+from ocrstore.sample import Problem
+from ocrstore.sources import Source, open_source
+from ocrstore.store import Store
+
+
+@dataclass(slots=True)
+class AddedView:
+    """The result of adding a view."""
+
+    store: str
+    view: str
+    samples: int = 0
+    columns: dict[str, int] = field(default_factory=dict)
+    """Stored bytes of each new column; empty if the view was there already."""
+    problems: list[Problem] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def add_view(
+    path: StrPath,
+    *,
+    recipe: Recipe | StrPath | None = None,
+    size: int | Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
+    codecs: dict[str, str] | None = None,
+    pipeline: object = None,
+    view: str | None = None,
+    images: StrPath | None = None,
+    annotations: StrPath | None = None,
+    format: str | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> AddedView:
+    """Add a view to a store, made from the pictures in it; no other column is touched.
+
+    A store without its `image` column needs the source again: `images`, and `annotations` and
+    `format` as in `build`. Its files must be the ones that the store was built from.
+    """
+    started = time.perf_counter()
+    target = Path(path)
+    if columns is None and recipe is None:
+        columns = [name for name in DTYPES if name != "image"]
+    made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline))
+    with Store(target) as store:
+        before = stored_views(store.metadata, where=str(target))
+        if not before:
+            raise SchemaError(f"{target} was not built from pictures; it has no views to add to")
+        added = View(view or made.view_name, made, default=False)
+        result = AddedView(str(target), added.name, len(store))
+        same = [v for v in before if v.name == added.name]
+        if same and same[0].recipe.fingerprint == made.fingerprint:
+            result.seconds = time.perf_counter() - started
+            return result
+        if same:
+            changed = "; ".join(same[0].recipe.diff(made))
+            raise SchemaError(
+                f"{target} has a view {added.name} already, made by another recipe ({changed}); "
+                "give this one another name with --view"
+            )
+        views = check_views((*before, added))
+        specs = {name: Column(*spec) for name, spec in column_shapes((added,)).items()}
+        source = None
+        if images is not None:
+            source = open_source(images, annotations=annotations, format=format)
+        elif "image" not in store.columns:
+            raise SourceError(
+                f"{target} does not hold its pictures (no column `image`); name their folder with "
+                "--source"
+            )
+        work = _Work(store, added, source, result, workers, progress)
+        metadata = {**store.metadata, **views_metadata(views)}
+        add_columns(target, specs, work.rows(), metadata=metadata, action="add-view")
+    with Store(target) as store:
+        result.columns = {name: int(store[name].nbytes.sum()) for name in specs}
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    store: Store
+    view: View
+    source: Source | None
+    result: AddedView
+    workers: int | None
+    progress: Callable[[int, int], None] | None
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """Give each sample's arrays, in row order."""
+        job = Job((self.view,), stored_views=(self.view,), store=Path(self.store.path))
+        if self.source is not None:
+            # what the store was built with, --max-pixels let in; here it need not be asked again
+            job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, self._largest()))
+        hashes = self.store.index["source_hash"].to_pylist()
+        total = len(self.store)
+        with deriver(job, total, self.workers) as workers:
+            for row, (task, outcome) in enumerate(workers.derive_all(self._tasks())):
+                key = task.sample.key
+                if isinstance(outcome, Problem):
+                    raise SourceError(
+                        f"{key}: {outcome.message} ({outcome.kind}). A view has an array for every "
+                        "sample; choose another recipe, or build the store again without the "
+                        "picture"
+                    )
+                if outcome.attributes["source_hash"] != hashes[row]:
+                    raise SourceError(
+                        f"{key}: its file is not the one that the store was built from; bring the "
+                        "store up to date with `ocrstore build` first"
+                    )
+                self.result.problems.extend(outcome.problems)
+                yield outcome.columns
+                if self.progress is not None:
+                    self.progress(row + 1, total)
+
+    def _tasks(self) -> Iterator[Task]:
+        for row, key in enumerate(self.store.keys):
+            if self.source is None:
+                yield Task(stored_sample(key, self.store.attributes(row)), row)
+            else:
+                yield Task(self.source[key])
+
+    def _largest(self) -> int:
+        sizes = zip(
+            self.store.index["width"].to_pylist(),
+            self.store.index["height"].to_pylist(),
+            strict=True,
+        )
+        return max((width * height for width, height in sizes), default=0)
+
+
+def _without_image(recipe: Recipe) -> Recipe:
+    kept = tuple(column for column in recipe.columns if column.name != "image")
+    if not kept:
+        raise SchemaError("a further view needs a column of its own, such as tensor")
+    return replace(recipe, columns=kept)

@@ -1,0 +1,170 @@
+"""A store held against its source: every sample derived again, live, and compared bit by bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.building.build import StrPath
+from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.run import deriver
+from ocrstore.building.views import IMPORTED, stored_views
+from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.errors import SchemaError, SourceError
+from ocrstore.sample import Problem
+from ocrstore.sources import Source, open_source
+from ocrstore.store import Store
+from ocrstore.verify import Finding
+
+# the time of a file says nothing about its content
+_NOT_COMPARED = {"source_mtime_ns"}
+
+
+@dataclass(slots=True)
+class SourceCheck:
+    """The result: the store is what its source makes if `findings` is empty."""
+
+    path: str
+    source: str
+    samples: int = 0
+    """Samples compared."""
+    of: int = 0
+    """Samples in the store."""
+    compared_nbytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no difference was found."""
+        return not self.findings
+
+
+def check_source(
+    path: StrPath,
+    images: StrPath,
+    *,
+    annotations: StrPath | None = None,
+    format: str | None = None,
+    maps: StrPath | None = None,
+    sample: int | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SourceCheck:
+    """Derive the samples of a store from their source again and compare every bit.
+
+    `sample` takes only so many of them, chosen by chance. The source's pictures that are not in
+    the store must be ones that cannot be used; without `sample` that is checked, too.
+    """
+    if sample is not None and sample < 1:
+        raise SchemaError(f"sample is 1 or more, not {sample}")
+    with Store(path) as store:
+        views = stored_views(store.metadata, where=str(path))
+        if not views:
+            raise SchemaError(f"{path} was not built from pictures; there is no source to compare")
+        imported = any(v.recipe.map_algorithm.startswith(IMPORTED) for v in views)
+        if imported and maps is None:
+            raise SourceError(f"{path} was built with map files; name their folder with --maps")
+        source = open_source(images, annotations=annotations, format=format)
+        result = SourceCheck(str(path), source.description, of=len(store))
+        limit = max(DEFAULT_MAX_PIXELS, _largest(store))
+        folder = Path(maps) if maps is not None else None
+        job = Job(views, max_pixels=limit, maps_folder=folder)
+        there = set(source.keys)
+        missing = [key for key in store.keys if key not in there]
+        result.findings += [
+            Finding("is in the store, and its picture is not in the source", sample=key)
+            for key in missing
+        ]
+        known = set(store.keys)
+        keys = [key for key in source.keys if key in known]
+        if sample is None:
+            keys = list(source.keys)
+        elif sample < len(keys):
+            keys = sorted(random.Random(0).sample(keys, sample))
+        with deriver(job, len(keys), workers) as pool:
+            outcomes = pool.derive_all(_tasks(source, keys))
+            for count, (task, outcome) in enumerate(outcomes, 1):
+                _compare(store, task.sample.key, outcome, task.sample.key in known, result)
+                if progress is not None:
+                    progress(count, len(keys))
+    return result
+
+
+def _tasks(source: Source, keys: list[str]) -> Iterator[Task]:
+    for key in keys:
+        yield Task(source[key])
+
+
+def _compare(
+    store: Store, key: str, outcome: Derived | Problem, known: bool, result: SourceCheck
+) -> None:
+    if isinstance(outcome, Problem):
+        if known:
+            message = f"its picture cannot be used any more: {outcome.message} ({outcome.kind})"
+            result.findings.append(Finding(message, sample=key))
+        else:
+            result.notes.append(f"{key} is not in the store: {outcome.message} ({outcome.kind})")
+        return
+    if not known:
+        message = "is in the source and not in the store; `ocrstore build` adds it"
+        result.findings.append(Finding(message, sample=key))
+        return
+    row = store.row(key)
+    result.samples += 1
+    recorded = store.attributes(row)
+    for name, value in recorded.items():
+        if name in outcome.attributes and name not in _NOT_COMPARED:
+            derived = _plain(outcome.attributes[name])
+            if derived != value:
+                message = f"attribute {name} is {_short(value)}, the source gives {_short(derived)}"
+                result.findings.append(Finding(message, sample=key))
+    for name, live in outcome.columns.items():
+        if isinstance(live, JPEGBytes):
+            stored = np.frombuffer(store[name].stored(row), np.uint8)
+            live = np.frombuffer(live.data, np.uint8)
+        else:
+            stored = store[name][row]
+        result.compared_nbytes += live.nbytes
+        message = _difference(stored, live)
+        if message:
+            result.findings.append(Finding(message, sample=key, column=name))
+
+
+def _difference(stored: npt.NDArray[Any], live: npt.NDArray[Any]) -> str:
+    """Say how two arrays differ; empty if they have the same bits."""
+    if stored.shape != live.shape or stored.dtype != live.dtype:
+        return f"is {stored.dtype} {stored.shape}, the source gives {live.dtype} {live.shape}"
+    width = stored.dtype.itemsize
+    one = np.ascontiguousarray(stored).reshape(-1).view(np.uint8)
+    other = np.ascontiguousarray(live).reshape(-1).view(np.uint8)
+    if np.array_equal(one, other):
+        return ""
+    differing = np.flatnonzero((one != other).reshape(-1, width).any(axis=1))
+    first = tuple(int(i) for i in np.unravel_index(int(differing[0]), stored.shape))
+    return (
+        f"{len(differing)} of {stored.size} values differ, the first at {first}: "
+        f"{stored[first]} stored, {live[first]} from the source"
+    )
+
+
+def _largest(store: Store) -> int:
+    sizes = zip(store.index["width"].to_pylist(), store.index["height"].to_pylist(), strict=True)
+    return max((width * height for width, height in sizes), default=0)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

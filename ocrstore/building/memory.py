@@ -1,0 +1,83 @@
+"""How much memory this process can count on, in a container or out of one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of memory, and who says so."""
+
+    total_nbytes: int
+    """What the machine has, or the container may use."""
+    available_nbytes: int
+    """Of that, what is free or can be freed: the page cache counts as free."""
+    limited_by: str
+    """`machine` or `cgroup`."""
+
+
+def look_at_memory(*, root: Path = Path("/")) -> Memory:
+    """Ask the system; a cgroup's limit counts where it is lower than the machine's memory."""
+    total, available = _machine(root)
+    found = Memory(total, available, "machine")
+    for limit, used in _cgroups(root):
+        free = max(0, limit - used)
+        if limit < found.total_nbytes:
+            free = min(free, found.available_nbytes)
+            found = Memory(limit, free, "cgroup")
+        elif free < found.available_nbytes:
+            found = Memory(found.total_nbytes, free, "cgroup")
+    return found
+
+
+def _machine(root: Path) -> tuple[int, int]:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        facts = {name: int(rest.split()[0]) * 1024 for name, rest in (x.split(":") for x in lines)}
+        return facts["MemTotal"], facts.get("MemAvailable", facts["MemTotal"] // 2)
+    except (OSError, ValueError, KeyError, IndexError):
+        pass
+    if sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total, total // 2
+    return 8 << 30, 4 << 30  # nobody tells; a modest machine
+
+
+def _cgroups(root: Path) -> Iterator[tuple[int, int]]:
+    """Give (limit, bytes in use that cannot be freed) of every cgroup this process is in."""
+    base = root / "sys/fs/cgroup"
+    try:
+        entries = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for entry in entries:
+        _, _, rest = entry.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            yield from _walk(base, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _walk(base / "memory", path, *names)
+
+
+def _walk(
+    base: Path, path: str, limit_name: str, used_name: str, cache_name: str
+) -> Iterator[tuple[int, int]]:
+    """Look at a cgroup and at all above it: each limit holds for everything below."""
+    folder = base / path.lstrip("/")
+    # inside a container the path is the host's, and only the mount's root can be seen
+    for place in dict.fromkeys((folder, *folder.parents, base)):
+        if base != place and base not in place.parents:
+            continue
+        try:
+            limit = int((place / limit_name).read_text())  # "max" is no number: no limit
+            used = int((place / used_name).read_text())
+            stat = dict(x.split() for x in (place / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        yield limit, max(0, used - int(stat.get(cache_name, 0)) - int(stat.get("active_file", 0)))

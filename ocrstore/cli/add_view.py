@@ -1,0 +1,75 @@
+"""`ocrstore add-view`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+from rich.markup import escape
+
+from ocrstore.building.add_view import add_view
+from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
+from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
+
+
+@click.command("add-view")
+@click.argument("store", type=STORE)
+@recipe_options
+@click.option("--source", type=FOLDER, help="The pictures, for a store without its image column.")
+@source_options
+@click.option("--workers", type=click.IntRange(0), help="Worker processes; by default all cores.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+def add_view_command(
+    store: Path,
+    size: tuple[int, int] | None,
+    columns: list[str] | None,
+    codecs: dict[str, str],
+    recipe: Path | None,
+    view: str | None,
+    source: Path | None,
+    annotations: Path | None,
+    format_: str | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Add a view to a store, made from the pictures in it, without touching the rest.
+
+    Its columns go by the view's name: 960/tensor, 960/prob_map and so on.
+
+    \b
+    Examples:
+      ocrstore add-view val.ocrs --size 960
+      ocrstore add-view val.ocrs --size 736x1280 --columns tensor,inverse_matrix --view wide
+      ocrstore add-view val.ocrs --recipe pipeline.yaml --view crop
+    """
+    with progress_bar("adding", quiet=as_json) as advance:
+        result = add_view(
+            store,
+            recipe=recipe,
+            size=size,
+            columns=columns,
+            codecs=codecs or None,
+            view=view,
+            images=source,
+            annotations=annotations,
+            format=format_,
+            workers=workers,
+            progress=advance,
+        )
+    if as_json:
+        print_json(dataclasses.asdict(result))
+        return
+    out = console()
+    if not result.columns:
+        out.print(
+            f"[green]✓[/] {escape(result.store)} has view {result.view} already, by this recipe"
+        )
+        return
+    sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
+    for problem in result.problems[:5]:
+        out.print(f"[dim]· {escape(f'{problem.key}: {problem.message}')}[/]")
+    out.print(
+        f"[green]✓[/] {escape(result.store)}: view {result.view} of {result.samples} samples in "
+        f"{result.seconds:.1f} s: {escape(sizes)}"
+    )

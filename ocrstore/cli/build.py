@@ -1,0 +1,242 @@
+"""`ocrstore build`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ocrstore.building.build import make_recipe, prepare
+from ocrstore.building.kinds import KINDS
+from ocrstore.building.planning import BuildPlan
+from ocrstore.building.report import BuildReport
+from ocrstore.building.run import BuildProgress, execute
+from ocrstore.building.run import Progress as Tell
+from ocrstore.building.space import Estimate, estimate
+from ocrstore.cli.console import console, fail, human_bytes, print_json
+from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
+from ocrstore.decode import DEFAULT_MAX_PIXELS
+
+_SHOWN = 5
+
+
+@click.command("build")
+@click.argument("images", type=FOLDER)
+@click.option(
+    "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The store."
+)
+@source_options
+@recipe_options
+@click.option("--maps", type=FOLDER, help="A folder of <stem>.npz files with maps to take over.")
+@click.option("--workers", type=click.IntRange(0), help="Worker processes; by default all cores.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["skip", "fail"]),
+    default="skip",
+    show_default=True,
+    help="What to do about pictures and polygons that cannot be used.",
+)
+@click.option("--force", is_flag=True, help="Make everything anew, whatever is there.")
+@click.option(
+    "--max-pixels",
+    type=click.IntRange(1),
+    default=DEFAULT_MAX_PIXELS,
+    show_default=True,
+    help="Refuse larger pictures before decoding them.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done and how large it gets.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write everything that was found to a JSON file.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report for programs.")
+def build_command(
+    images: Path,
+    out: Path,
+    annotations: Path | None,
+    format_: str | None,
+    size: tuple[int, int] | None,
+    columns: list[str] | None,
+    codecs: dict[str, str],
+    recipe: Path | None,
+    view: str | None,
+    maps: Path | None,
+    workers: int | None,
+    on_error: str,
+    force: bool,
+    max_pixels: int,
+    dry_run: bool,
+    report: Path | None,
+    as_json: bool,
+) -> int:
+    """Build a store from a folder of pictures, or bring one up to date.
+
+    Annotations are looked for beside the pictures and beside the folder, and their dialect is
+    recognised. Only what changed is done: new, changed and removed pictures, another recipe.
+    Interrupted, the same command goes on where it stopped.
+
+    \b
+    Examples:
+      ocrstore build images/ --out val.ocrs
+      ocrstore build images/ --annotations gt/ --out val.ocrs --size 960
+      ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
+      ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
+      ocrstore build images/ --out val.ocrs --dry-run
+
+    Exit code 1 if anything was left out; the report says what and why.
+    """
+    plan, options = prepare(
+        images,
+        out,
+        annotations=annotations,
+        format=format_,
+        recipe=make_recipe(recipe, size, columns, codecs or None, None),
+        view=view,
+        maps=maps,
+        workers=workers,
+        on_error=on_error,
+        force=force,
+        max_pixels=max_pixels,
+    )
+    if dry_run:
+        return _dry_run(plan, max_pixels, as_json)
+    if not as_json:
+        _print_plan(plan)
+    try:
+        with _bar(quiet=as_json) as tell:
+            result = execute(plan, options.telling(tell))
+    except KeyboardInterrupt:
+        fail("interrupted; what is done is kept. The same command goes on where this one stopped.")
+        return 130
+    if report is not None:
+        result.write(report)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _print_result(result, report)
+    return 0 if result.ok else 1
+
+
+def _print_plan(plan: BuildPlan) -> None:
+    out = console()
+    out.print(escape(plan.source.description), style="dim")
+    words = {
+        "create": "building",
+        "update": "bringing up to date",
+        "rewrite": "writing anew, reusing what is still good,",
+        "nothing": "nothing to do for",
+    }
+    out.print(f"{words[plan.action]} [bold]{escape(str(plan.target))}[/]")
+    for reason in plan.reasons:
+        out.print(f"  · {escape(reason)}")
+
+
+def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
+    expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
+    folder = plan.target.absolute().parent
+    free = shutil.disk_usage(folder).free
+    if as_json:
+        print_json(
+            {
+                "store": str(plan.target),
+                "action": plan.action,
+                "reasons": list(plan.reasons),
+                "samples": expected.samples,
+                "columns": expected.columns,
+                "nbytes": expected.total_nbytes,
+                "free_nbytes": free,
+            }
+        )
+        return 0
+    _print_plan(plan)
+    print_estimate(expected)
+    room = "enough" if free > expected.total_nbytes else "[red]not enough[/]"
+    console().print(
+        f"disk     {human_bytes(free)} free in {escape(str(folder))}: {room}\nnothing was written"
+    )
+    return 0
+
+
+def print_estimate(expected: Estimate) -> None:
+    """Print the expected size of a store, column by column."""
+    out = console()
+    table = Table("column", "codec", "bytes", "per sample", box=None)
+    for name, nbytes in expected.columns.items():
+        each = human_bytes(nbytes / max(1, expected.samples))
+        table.add_row(escape(name), expected.chosen[name], human_bytes(nbytes), each)
+    out.print(table)
+    out.print(
+        f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for {expected.samples} pictures "
+        f"(measured on {expected.measured})"
+    )
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[Tell]:
+    """Show progress with rate, time left and counts of problems, on standard error."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[problems]}"),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet,
+    )
+    with bar:
+        task = bar.add_task("building", total=None, rate="", problems="")
+
+        def tell(now: BuildProgress) -> None:
+            speed = bar.tasks[0].speed
+            bar.update(
+                task,
+                completed=now.done,
+                total=now.total,
+                rate=f"{speed:.0f}/s" if speed else "",
+                problems=(f"[red]{now.lost} problems[/] " if now.lost else "")
+                + (f"[dim]{now.notes} notes[/]" if now.notes else ""),
+            )
+
+        yield tell
+
+
+def _print_result(result: BuildReport, report: Path | None) -> None:
+    out = console()
+    counts = result.counts()
+    for kind, count in counts.items():
+        meaning = KINDS[kind].meaning if kind in KINDS else ""
+        sign = "[red]✗[/]" if kind not in KINDS or KINDS[kind].loses else "[dim]·[/]"
+        out.print(f"{sign} {count} {kind}: {escape(meaning)}")
+        for problem in [p for p in result.problems if p.kind == kind][:_SHOWN]:
+            where = f"{problem.key}: " if problem.key else ""
+            out.print(f"    {escape(where + problem.message)}", style="dim")
+        if count > _SHOWN:
+            hint = "the report lists all" if report else "--report lists all"
+            out.print(f"    ... and {count - _SHOWN} more ({hint})", style="dim")
+    facts = Table.grid(padding=(0, 2))
+    made = f"{result.derived} made, {result.reused} reused"
+    made += f" ({result.resumed} of an interrupted build)" if result.resumed else ""
+    made += f", {result.removed} removed" if result.removed else ""
+    facts.add_row("samples", f"[bold]{result.samples}[/] of {result.pictures} pictures; {made}")
+    if result.skipped:
+        facts.add_row("skipped", f"[red]{len(result.skipped)}[/] pictures")
+    facts.add_row("polygons", f"{result.polygons}, {result.ignored_polygons} of them ignored")
+    sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
+    facts.add_row("columns", escape(sizes))
+    facts.add_row("file", f"{human_bytes(result.nbytes)}, fingerprint {result.fingerprint[:16]}…")
+    facts.add_row("time", f"{result.seconds:.1f} s, {result.rate:.0f} samples/s")
+    out.print(facts)
+    if result.ok:
+        out.print(f"[green]✓[/] {escape(result.store)}")
+    else:
+        out.print(f"[red]✗[/] {escape(result.store)} is complete but for what is listed above")
