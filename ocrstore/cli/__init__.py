@@ -24,9 +24,12 @@ COMMANDS = {
     "add-view": "add_view:add_view_command",
     "build": "build:build_command",
     "compact": "compact:compact_command",
+    "eval": "eval:eval_command",
     "export-index": "export_index:export_index_command",
     "inspect": "inspect:inspect_command",
     "plan": "plan:plan_command",
+    "predict": "predict:predict_command",
+    "train": "train:train_command",
     "verify": "verify:verify_command",
 }
 
