@@ -112,10 +112,17 @@ def fit(
         filename="best",
         monitor="val_hmean",
         mode="max",
-        save_last=True,
         enable_version_counter=False,
     )
-    trainer = _trainer(folder, params, [best, *callbacks], quiet=quiet)
+    # on its own: `save_last` of the other one saves only when a better one is saved
+    last = ModelCheckpoint(
+        folder,
+        filename="last",
+        every_n_epochs=1,
+        save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )
+    trainer = _trainer(folder, params, [best, last, *callbacks], quiet=quiet)
     trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
     hmean = trainer.callback_metrics.get("val_hmean", torch.tensor(float("nan")))
     score = best.best_model_score
