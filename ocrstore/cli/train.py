@@ -31,10 +31,10 @@ from ocrstore.cli.torch_needed import explain_missing
 @click.option("--clip", default=5.0, show_default=True, help="Norm gradients are clipped to.")
 @click.option(
     "--precision",
-    type=click.Choice(["mixed", "32", "16-mixed", "bf16-mixed"]),
-    default="mixed",
+    type=click.Choice(["auto", "mixed", "32", "16-mixed", "bf16-mixed"]),
+    default="auto",
     show_default=True,
-    help="mixed: 16-mixed on a GPU, bf16-mixed on a CPU.",
+    help="mixed: 16-mixed on a GPU, bf16-mixed on a CPU; auto: 32 on a CPU without bf16.",
 )
 @click.option("--augment", is_flag=True, help="Flip, rotate, scale, crop, colour.")
 @click.option("--patience", type=int, help="Stop after so many validations without a better one.")

@@ -9,8 +9,8 @@ import lightning as L  # noqa: N812  # its own documentation calls it so
 import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from .drawing import draw_boxes, grid, write_picture
-from .truth import move, truth_of
+from ocrstore.torch.dbnet.drawing import draw_boxes, grid, write_picture
+from ocrstore.torch.dbnet.truth import move, truth_of
 
 
 class PredictionPictures(L.Callback):

@@ -12,10 +12,9 @@ import numpy.typing as npt
 import torch
 
 from ocrstore.errors import SchemaError
-
-from .model import DBNet, ModelConfig
-from .postprocess import Detections, PostParams, detect
-from .provenance import KEY, Provenance
+from ocrstore.torch.dbnet.model import DBNet, ModelConfig
+from ocrstore.torch.dbnet.postprocess import Detections, PostParams, detect
+from ocrstore.torch.dbnet.provenance import KEY, Provenance
 
 Pixels = npt.NDArray[np.uint8]
 

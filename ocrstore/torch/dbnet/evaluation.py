@@ -12,14 +12,13 @@ from torch.utils.data import DataLoader
 
 from ocrstore.store import open_store
 from ocrstore.torch.dataset import OCRStoreDataset
-
-from .cleval import CLEval
-from .detector import Detector
-from .icdar import PictureScore
-from .metric import HMean
-from .postprocess import detect
-from .provenance import provenance_of
-from .truth import truth_of
+from ocrstore.torch.dbnet.cleval import CLEval
+from ocrstore.torch.dbnet.detector import Detector
+from ocrstore.torch.dbnet.icdar import PictureScore
+from ocrstore.torch.dbnet.metric import HMean
+from ocrstore.torch.dbnet.postprocess import detect
+from ocrstore.torch.dbnet.provenance import provenance_of
+from ocrstore.torch.dbnet.truth import truth_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,14 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from ocrstore.errors import SchemaError
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
+from ocrstore.torch.dbnet.augmentation import default_augmentation
+from ocrstore.torch.dbnet.callbacks import PredictionPictures
+from ocrstore.torch.dbnet.model import ModelConfig
+from ocrstore.torch.dbnet.module import DBNetModule
+from ocrstore.torch.dbnet.postprocess import PostParams
+from ocrstore.torch.dbnet.provenance import Provenance, provenance_of
 
-from .augmentation import default_augmentation
-from .callbacks import PredictionPictures
-from .model import ModelConfig
-from .module import DBNetModule
-from .postprocess import PostParams
-from .provenance import Provenance, provenance_of
-
-PRECISIONS = ("mixed", "32", "16-mixed", "bf16-mixed")
+PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,8 @@ class TrainParams:
     weight_decay: float = 1e-4
     clip: float = 5.0
     """Gradients are clipped to this norm."""
-    precision: str = "mixed"
-    """`mixed` is 16-mixed on a GPU and bf16-mixed on a CPU."""
+    precision: str = "auto"
+    """See `precision_of`."""
     seed: int = 0
     patience: int | None = None
     """Stop after so many validations without a better H-mean; None never does."""
@@ -204,10 +203,22 @@ def _trainer(
 
 
 def precision_of(name: str, accelerator: str) -> Any:
-    """Return Lightning's word for a precision: mixed is float16 on a GPU and bfloat16 on a CPU."""
+    """Return Lightning's word for a precision.
+
+    `mixed` is float16 on a GPU and bfloat16 on a CPU. `auto` is the same, but float32 on a CPU
+    that has no instructions for bfloat16: there it is several times slower.
+    """
     if name not in PRECISIONS:
         raise SchemaError(f"unknown precision {name!r}: expected one of {', '.join(PRECISIONS)}")
-    if name != "mixed":
+    if name not in ("mixed", "auto"):
         return "32-true" if name == "32" else name
-    on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
-    return "16-mixed" if on_gpu else "bf16-mixed"
+    if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()):
+        return "16-mixed"
+    return "bf16-mixed" if name == "mixed" or _computes_bfloat16() else "32-true"
+
+
+def _computes_bfloat16() -> bool:
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a build of torch without oneDNN
+        return False

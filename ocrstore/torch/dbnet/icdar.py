@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .polygon import area_of, intersection_areas, to_paths
+from ocrstore.torch.dbnet.polygon import area_of, intersection_areas, to_paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .model import Output
+from ocrstore.torch.dbnet.model import Output
 
 _EPSILON = 1e-6
 

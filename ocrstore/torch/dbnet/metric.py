@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from .icdar import PictureScore, match
+from ocrstore.torch.dbnet.icdar import PictureScore, match
 
 
 class HMean(Metric):

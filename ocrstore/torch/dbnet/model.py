@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ocrstore.errors import SchemaError
-
-from .head import Head, step_function
-from .neck import FPN
-from .resnet import BACKBONES, ResNet
+from ocrstore.torch.dbnet.head import Head, step_function
+from ocrstore.torch.dbnet.neck import FPN
+from ocrstore.torch.dbnet.resnet import BACKBONES, ResNet
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from ocrstore.errors import SchemaError
-
-from .cleval import CLEval
-from .loss import Losses, LossParams, dbnet_loss
-from .metric import HMean
-from .model import DBNet, ModelConfig, Output
-from .postprocess import Detections, PostParams, detect
-from .provenance import KEY, Provenance
-from .truth import Truth, truth_of
+from ocrstore.torch.dbnet.cleval import CLEval
+from ocrstore.torch.dbnet.loss import Losses, LossParams, dbnet_loss
+from ocrstore.torch.dbnet.metric import HMean
+from ocrstore.torch.dbnet.model import DBNet, ModelConfig, Output
+from ocrstore.torch.dbnet.postprocess import Detections, PostParams, detect
+from ocrstore.torch.dbnet.provenance import KEY, Provenance
+from ocrstore.torch.dbnet.truth import Truth, truth_of
 
 Batch = Mapping[str, Any]
 

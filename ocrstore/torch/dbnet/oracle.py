@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from ocrstore.errors import SchemaError
 from ocrstore.store import Store
-
-from .metric import HMean
-from .postprocess import PostParams, detect_one
-from .truth import move
+from ocrstore.torch.dbnet.metric import HMean
+from ocrstore.torch.dbnet.postprocess import PostParams, detect_one
+from ocrstore.torch.dbnet.truth import move
 
 
 def oracle(

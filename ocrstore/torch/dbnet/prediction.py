@@ -9,11 +9,10 @@ from pathlib import Path
 from ocrstore.decode import decode
 from ocrstore.errors import DecodeError
 from ocrstore.sources import open_source
-
-from .detector import Detector, Pixels
-from .drawing import draw_boxes, write_picture
-from .postprocess import Detections
-from .results import result_path, to_json, write_icdar, write_json
+from ocrstore.torch.dbnet.detector import Detector, Pixels
+from ocrstore.torch.dbnet.drawing import draw_boxes, write_picture
+from ocrstore.torch.dbnet.postprocess import Detections
+from ocrstore.torch.dbnet.results import result_path, to_json, write_icdar, write_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocrstore.errors import WriteError
-
-from .postprocess import Detections
+from ocrstore.torch.dbnet.postprocess import Detections
 
 
 def result_path(folder: Path, key: str, *, suffix: str, prefix: str = "") -> Path:
