@@ -19,8 +19,8 @@ Pixel (x, y) is the point (x, y) of the polygons' plane. For each polygon:
    the pixel to the nearest edge, as a segment, of the polygon as given (not truncated).
 
 Fills are those of OpenCV's `fillPoly`: even-odd, pixels on the contour included. Overlaps combine
-by the maximum in `prob_map`, `thresh_map` and `thresh_mask` and by the minimum in `prob_mask`, so that
-the order of the polygons makes no difference. Outside of every polygon the maps are 0 and
+by the maximum in `prob_map`, `thresh_map` and `thresh_mask` and by the minimum in `prob_mask`, so
+that the order of the polygons makes no difference. Outside of every polygon the maps are 0 and
 `thresh_min`, the masks 1 and 0. Orientation and repeated points make no difference either.
 """
 
@@ -33,18 +33,16 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.blocks import POOL
 from ocrstore.border import BorderPainter
 from ocrstore.errors import SchemaError
-from ocrstore.offsets import Canvas, Contour, bring_near, fill, offset_outlines, reaches_far
+from ocrstore.offsets import SLACK, Canvas, Contour, bring_near, fill, locate, offset_outlines
 from ocrstore.outlines import MAX_COORDINATE, Outlines, measure
 
 __all__ = ["ALGORITHM", "MAX_COORDINATE", "MapParams", "Maps", "draw_maps"]
 
 ALGORITHM = "db-maps/1"
 """Goes into fingerprints: changes whenever the same polygons could give other maps."""
-
-_SLACK = 3.0
-"""Truncation, Clipper's rounding and the rim of fills reach less than this beyond D."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,10 @@ class MapParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Maps:
-    """Four (height, width) arrays, new and writable; those of `draw_maps` share one allocation."""
+    """Four (height, width) arrays, writable and yours.
+
+    Those of `draw_maps` share one block of memory, which is used again when all four are gone.
+    """
 
     prob_map: npt.NDArray[np.float32]
     """1 inside the shrunken polygons, else 0."""
@@ -98,7 +99,7 @@ def draw_maps(
 
     Takes (n, 2) arrays of x and y in pixels of the maps, and for each whether it is ignored. Raises
     `SchemaError` for what cannot be drawn: NaN, infinities and coordinates beyond `MAX_COORDINATE`
-    among others, naming the polygon. Keeps no state: safe in threads and after fork.
+    among others, naming the polygon. Safe in threads and after fork.
     """
     if len(polygons) != len(ignored):
         raise SchemaError(
@@ -115,15 +116,15 @@ def draw_maps(
 
 
 def _blank(height: int, width: int, params: MapParams) -> Maps:
-    # one block: malloc would give four back to the system, to be faulted in again by each picture
     pixels = height * width
-    block = np.empty(10 * pixels, np.uint8)
+    block = POOL.take(10 * pixels)
     floats = block[: 8 * pixels].view(np.float32).reshape(2, height, width)
     masks = block[8 * pixels :].reshape(2, height, width)
     maps = Maps(floats[0], masks[0], floats[1], masks[1])
-    maps.prob_map.fill(0)
+    # each in the way that is fastest for it: `fill` is for bytes, and not for floats
+    block[: 4 * pixels].fill(0)
     maps.prob_mask.fill(1)
-    maps.thresh_map.fill(params.thresh_min)
+    maps.thresh_map[...] = params.thresh_min
     maps.thresh_mask.fill(0)
     return maps
 
@@ -135,12 +136,11 @@ def _draw(
     areas = np.abs(outlines.areas)
     # a polygon that is one point has no perimeter either
     distances = areas * (1 - params.shrink_ratio**2) / np.maximum(outlines.perimeters, 1e-300)
-    sizes = (outlines.highs - outlines.lows).min(axis=0)
-    ignored = ignored | (sizes < params.min_size) | (distances <= 0)
-    reach = distances + _SLACK
-    lows, highs = outlines.lows - reach, outlines.highs + reach
-    visible = (highs.min(axis=0) >= 0) & (lows[0] < width) & (lows[1] < height)
-    far = reaches_far(lows, highs, height, width).tolist()
+    wide, high = outlines.highs - outlines.lows >= params.min_size
+    ignored = ignored | ~(wide & high) | (distances <= 0)
+    reach = distances + SLACK
+    visible, beyond = locate(outlines.lows - reach, outlines.highs + reach, height, width)
+    far = beyond.tolist()
 
     def fill_near(canvas: Canvas, contour: Contour, polygon: int, value: int) -> Contour:
         if far[polygon]:
@@ -150,9 +150,9 @@ def _draw(
 
     starts = outlines.starts.tolist()
     contours = [outlines.pixels[begin:end] for begin, end in pairwise(starts)]
-    for polygon in np.flatnonzero(ignored & visible).tolist():
+    for polygon in (ignored & visible).nonzero()[0].tolist():
         fill_near(maps.prob_mask, contours[polygon], polygon, 0)
-    drawn = np.flatnonzero(~ignored & visible).tolist()
+    drawn = (~ignored & visible).nonzero()[0].tolist()
     if not drawn:
         return
     paths = {polygon: contours[polygon].tolist() for polygon in drawn}

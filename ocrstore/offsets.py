@@ -18,6 +18,8 @@ Contour = npt.NDArray[np.int32]
 """(n, 2), x then y."""
 Path = list[list[int]]
 
+SLACK = 3.0
+"""Truncation, Clipper's rounding and the rim of fills reach less than this beyond D."""
 _REACH = 4096
 """Contours are filled as they are up to this many pixels outside the canvas, and cut beyond it."""
 _BATCH_NUMBERS = 1 << 16
@@ -82,13 +84,16 @@ def fill(
     canvas: Canvas, contour: Contour, value: float, *, shift: tuple[int, int] = (0, 0)
 ) -> None:
     """Fill a contour, its rim included, by the even-odd rule, moved by `shift`."""
-    cv2.fillPoly(canvas, (contour,), value, cv2.LINE_8, 0, shift)
+    if len(contour):
+        cv2.fillPoly(canvas, (contour,), value, cv2.LINE_8, 0, shift)
 
 
-def reaches_far(lows: Floats, highs: Floats, height: int, width: int) -> Bools:
-    """Tell which boxes leave the canvas so far that `bring_near` is needed before `fill`."""
-    outside = (lows.min(axis=0) < -_REACH) | (highs[0] > width + _REACH)
-    return np.asarray(outside | (highs[1] > height + _REACH))
+def locate(lows: Floats, highs: Floats, height: int, width: int) -> tuple[Bools, Bools]:
+    """Tell which boxes touch the canvas, and which leave it so far that `bring_near` is needed."""
+    size = np.array([[width], [height]], np.float64)
+    outside = np.concatenate((-lows, highs - size))
+    touching = np.logical_and.reduce(outside >= -np.concatenate((size, size)))
+    return touching, np.logical_or.reduce(outside > _REACH)
 
 
 def bring_near(contour: Contour, height: int, width: int) -> Contour:

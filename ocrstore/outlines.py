@@ -1,7 +1,7 @@
 """The polygons of one picture, checked and measured together; hides the ragged arithmetic.
 
-All measures are float64 whatever the polygons came as. They are made of additions, products, quotients
-and square roots only, which every machine rounds alike.
+All measures are float64 whatever the polygons came as, and made of sums, products, quotients and
+square roots only, which every machine rounds alike.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ def measure(polygons: Sequence[npt.ArrayLike]) -> Outlines:
     stacked = np.concatenate(arrays).astype(np.float64, copy=False)
     counts = np.array([len(array) for array in arrays])
     starts = np.zeros(len(arrays) + 1, np.intp)
-    np.cumsum(counts, out=starts[1:])
-    owners = np.repeat(np.arange(len(arrays)), counts)
+    counts.cumsum(out=starts[1:])
+    owners = np.arange(len(arrays)).repeat(counts)
     _refuse_unusable(stacked, owners, starts)
 
     heads, tails = starts[:-1], starts[1:] - 1
     points = stacked.T.copy()
     edges = np.empty_like(points)
     np.subtract(points[:, 1:], points[:, :-1], out=edges[:, :-1])
-    edges[:, tails] = points[:, heads] - points[:, tails]
-    lengths = np.sqrt(np.square(edges).sum(axis=0))
+    edges[:, tails] = points.take(heads, axis=1) - points.take(tails, axis=1)
+    lengths = np.sqrt(edges[0] * edges[0] + edges[1] * edges[1])
     previous = np.arange(-1, len(owners) - 1)
     previous[heads] = tails
     # measured from the first point: a small polygon far from the origin keeps its digits
-    x, y = points - points[:, heads[owners]]
+    x, y = points - points.take(heads[owners], axis=1)
     return Outlines(
         points=points,
         edges=edges,
@@ -98,7 +98,7 @@ def measure(polygons: Sequence[npt.ArrayLike]) -> Outlines:
 def find_convex(outlines: Outlines) -> Bools:
     """Tell which polygons are convex, simple and without repeated points."""
     x, y = outlines.edges
-    before_x, before_y = outlines.edges[:, outlines.previous]
+    before_x, before_y = outlines.edges.take(outlines.previous, axis=1)
     turns = (before_x * y - before_y * x) * outlines.areas[outlines.owners]
     forward = (turns > 0) | ((turns == 0) & (before_x * x + before_y * y > 0))
     # turning forward all the way, directions change between the half planes twice per full turn

@@ -16,14 +16,14 @@ from ocrstore.errors import (
     StoreChangedError,
     StoreClosedError,
     UnknownColumnError,
+    UnknownGenerationError,
     UnknownRowError,
     UnknownSampleError,
 )
 from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
 from ocrstore.format.layout import align_up, row_alignment
-from ocrstore.format.pages import PageReader
-from ocrstore.format.snapshot import Snapshot, list_generations, take_snapshot
+from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 Array = npt.NDArray[Any]
 
@@ -50,6 +50,9 @@ class StoredColumn:
         """Decoded shape of every row, (n, ndim)."""
         self.hashes = rows.hash
         """xxh3_64 of every row's stored bytes."""
+        self._fixed_shape = tuple(size or 0 for size in self.spec.shape)
+        self._batch_strides = (self.stride, *_c_strides(self._fixed_shape, self._dtype.itemsize))
+        self._run_ends: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -65,9 +68,19 @@ class StoredColumn:
 
     def is_run(self, start: int, stop: int) -> bool:
         """Tell whether rows start to stop lie at one stride, so that they are one array."""
+        self._mapping.check()  # the offsets lie in the mapping too
+        if self._run_ends is None:
+            self._run_ends = self._find_runs()
+        return stop <= start or bool(self._run_ends[start] >= stop)
+
+    def _find_runs(self) -> npt.NDArray[np.int64]:
+        """Return, for every row, the first row behind it that starts another run."""
+        count = len(self.offsets)
+        rows = np.arange(count)
         if not (self.spec.is_raw and self.spec.is_fixed):
-            return False
-        return bool((np.diff(self.offsets[start:stop]) == self.stride).all())
+            return rows + 1
+        breaks = np.append(np.flatnonzero(np.diff(self.offsets) != self.stride) + 1, count)
+        return breaks[np.searchsorted(breaks, rows, side="right")]
 
     def __getitem__(self, rows: Any) -> Any:
         """Return one sample's array, or several samples'.
@@ -114,11 +127,11 @@ class StoredColumn:
 
     def _range(self, start: int, stop: int) -> Any:
         if stop - start > 1 and self.is_run(start, stop):
-            self._mapping.check()
-            shape = tuple(size or 0 for size in self.spec.shape)
-            strides = (self.stride, *_c_strides(shape, self._dtype.itemsize))
             return self._mapping.array(
-                int(self.offsets[start]), self._dtype, (stop - start, *shape), strides=strides
+                int(self.offsets[start]),
+                self._dtype,
+                (stop - start, *self._fixed_shape),
+                strides=self._batch_strides,
             )
         if stop - start == 1 and self.spec.is_fixed:
             return self._one(start)[np.newaxis]
@@ -127,8 +140,7 @@ class StoredColumn:
     def _gather(self, rows: list[int]) -> Any:
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
-        shape = tuple(size or 0 for size in self.spec.shape)
-        batch = np.empty((len(rows), *shape), self._dtype)
+        batch = np.empty((len(rows), *self._fixed_shape), self._dtype)
         for position, row in enumerate(rows):
             batch[position] = self._one(row)
         batch.flags.writeable = False
@@ -144,7 +156,8 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, generation: int | None = None) -> None:
-        self._pinned = generation is not None
+        # keeps symbolic links as they are, and the file when the working directory changes
+        self._absolute = os.path.abspath(path)  # noqa: PTH100
         self._load(take_snapshot(path, generation=generation))
 
     def _load(self, snapshot: Snapshot) -> None:
@@ -159,6 +172,7 @@ class Store:
         """Mapping, manifest and index, for tools that need more than arrays."""
         if self._snapshot is None:
             raise StoreClosedError(f"{self.path}: this store has been closed; open it again.")
+        self._snapshot.mapping.check()  # the index lies in the mapping too
         return self._snapshot
 
     def __len__(self) -> int:
@@ -206,9 +220,8 @@ class Store:
 
     @property
     def generations(self) -> list[int]:
-        """All generations the file holds, oldest first."""
-        pages = PageReader(self.snapshot.mapping.buffer, name=self.path)
-        return [g for g in list_generations(pages) if g <= self.snapshot.newest]
+        """All generations the file held when it was opened, oldest first."""
+        return list(self.snapshot.generations)
 
     @property
     def fingerprint(self) -> str:
@@ -254,7 +267,7 @@ class Store:
         Arrays taken before stay as they are.
         """
         old = self.snapshot
-        new = take_snapshot(self.path)
+        new = take_snapshot(self._absolute)
         same_file = (old.mapping.device, old.mapping.inode) == (
             new.mapping.device,
             new.mapping.inode,
@@ -262,7 +275,6 @@ class Store:
         if same_file and new.manifest.generation == old.manifest.generation:
             return False
         self._load(new)
-        self._pinned = False
         return True
 
     def close(self) -> None:
@@ -283,8 +295,7 @@ class Store:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        path = os.path.abspath(self.path)  # noqa: PTH100  # keeps symbolic links as they are
-        return _reopen, (path, self.generation, self.fingerprint)
+        return _reopen, (self._absolute, self.generation, self.fingerprint)
 
 
 def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -> Store:
@@ -296,7 +307,10 @@ def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -
 
 
 def _reopen(path: str, generation: int, fingerprint: str) -> Store:
-    store = Store(path, generation=generation)
+    try:
+        store = Store(path, generation=generation)
+    except UnknownGenerationError:
+        store = Store(path)  # compacted since: the same content has another number
     if store.fingerprint != fingerprint:
         raise StoreChangedError(
             f"{path}: was replaced by a store with other content while in use (expected "

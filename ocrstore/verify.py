@@ -17,10 +17,8 @@ from ocrstore.format.extents import Extent, parse_extent
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, check_places
 from ocrstore.format.layout import (
-    GROUP_PREFIX,
     INDEX_PREFIX,
     MANIFEST_PREFIX,
-    PENDING_KEY,
     parse_extent_key,
     parse_numbered_key,
 )
@@ -90,8 +88,11 @@ def _reachable(pages: PageReader) -> Iterator[tuple[bytes, Value]]:
         return
 
 
-_Places = dict[tuple[str, int], tuple[str, int, int, tuple[int, ...]]]
-"""(column, file offset) -> (sample, nbytes, hash, shape), over all generations."""
+_Place = tuple[str, int, int]
+"""Column, file offset, nbytes; an empty row and the one behind it share their offset."""
+
+_Places = dict[_Place, tuple[str, int, tuple[int, ...]]]
+"""place -> (sample, hash, shape), over all generations."""
 
 
 def _check_generations(
@@ -121,9 +122,7 @@ def _check_generations(
     for orphan in indexes:
         result.findings.append(Finding(f"index {orphan} belongs to no manifest"))
     for key in values:
-        if key == PENDING_KEY or key.startswith(GROUP_PREFIX):
-            result.findings.append(Finding(f"a record of an unfinished build is left: {key!r}"))
-        elif not key.startswith((INDEX_PREFIX, MANIFEST_PREFIX)) and parse_extent_key(key) is None:
+        if not key.startswith((INDEX_PREFIX, MANIFEST_PREFIX)) and parse_extent_key(key) is None:
             result.findings.append(Finding(f"an unknown record: {key!r}"))
     return places
 
@@ -139,7 +138,7 @@ def _collect(index: Index, places: _Places) -> None:
             map(tuple, rows.shape.tolist()),
         )
         for key, offset, nbytes, digest, shape in lines:
-            places[name, offset] = (key, nbytes, digest, shape)
+            places[name, offset, nbytes] = (key, digest, shape)
 
 
 def _check_extents(
@@ -152,7 +151,7 @@ def _check_extents(
     extents = [(key, place) for key in values if (place := parse_extent_key(key)) is not None]
     total = sum(values[key].nbytes for key, _ in extents)
     columns = _columns(pages, result)
-    found: set[tuple[str, int]] = set()
+    found: set[_Place] = set()
     for key, (group, name) in extents:
         value = values[key]
         where = f"column {name!r}, row group {group}"
@@ -171,12 +170,10 @@ def _check_extents(
         result.checked_nbytes += value.nbytes
         if progress is not None:
             progress(result.checked_nbytes, total)
-    for name, offset in places.keys() - found:
-        if places[name, offset][1]:
-            sample = places[name, offset][0]
-            result.findings.append(
-                Finding(f"its row at byte {offset} is in no extent", sample=sample, column=name)
-            )
+    for name, offset, nbytes in sorted(places.keys() - found):
+        message = f"its row of {nbytes} bytes at byte {offset} is in no extent"
+        sample = places[name, offset, nbytes][0]
+        result.findings.append(Finding(message, sample=sample, column=name))
 
 
 def _columns(pages: PageReader, result: Verification) -> dict[str, Column]:
@@ -193,16 +190,16 @@ def _check_rows(
     places: _Places,
     column: Column | None,
     result: Verification,
-) -> set[tuple[str, int]]:
-    found: set[tuple[str, int]] = set()
+) -> set[_Place]:
+    found: set[_Place] = set()
     data = pages.view(value)
     for start, nbytes, digest in extent.entries.tolist():
         row = data[start : start + nbytes]
-        place = (extent.column, value.offset + start)
+        place = (extent.column, value.offset + start, nbytes)
         found.add(place)
-        sample, said_nbytes, said_digest, shape = places.get(place, (None, nbytes, digest, None))
+        sample, said_digest, shape = places.get(place, (None, digest, None))
         result.rows += 1
-        if (nbytes, digest) != (said_nbytes, said_digest):
+        if digest != said_digest:
             why = "the index and the extent record different rows"
         elif xxhash.xxh3_64_intdigest(row) != digest:
             why = f"its {nbytes} bytes at byte {place[1]} do not match their hash"
@@ -233,7 +230,7 @@ def _check_gaps(data: memoryview, extent: Extent, where: str, result: Verificati
 def _samples_in(places: _Places, column: str, value: Value) -> str:
     inside = [
         place[0]
-        for (name, offset), place in places.items()
+        for (name, offset, _), place in places.items()
         if name == column and value.offset <= offset < value.offset + value.nbytes
     ]
     if not inside:

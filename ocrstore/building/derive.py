@@ -92,11 +92,23 @@ class Derived:
         return replace(self, columns={})
 
 
-def derive_task(task: Task, job: Job, *, reserve: Reserve | None = None) -> Derived:
-    """Do one task, whichever kind it is."""
-    if task.row is None:
-        return derive(task.sample, job, reserve=reserve)
-    return derive_stored(task.sample.key, task.row, job, reserve=reserve)
+class Deriver:
+    """Does the tasks of one job; opens the job's store when the first one needs it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._store: Store | None = None
+
+    def derive(self, task: Task, *, reserve: Reserve | None = None) -> Derived:
+        """Do one task, whichever kind it is."""
+        if task.row is None:
+            return derive(task.sample, self._job, reserve=reserve)
+        if self._store is None:
+            from ocrstore.store import Store  # Arrow and LMDB are needed for this only
+
+            assert self._job.store is not None
+            self._store = Store(self._job.store)
+        return derive_stored(self._store, task.row, self._job, reserve=reserve)
 
 
 def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) -> Derived:
@@ -150,9 +162,9 @@ def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) ->
     return Derived(sample.key, columns, attributes, tuple(problems))
 
 
-def derive_stored(key: str, row: int, job: Job, *, reserve: Reserve | None = None) -> Derived:
+def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None = None) -> Derived:
     """Make the views of a sample from the picture and the polygons that a store holds."""
-    store = _open_once(job.store)
+    key = store.keys[row]
     stored = store.attributes(row)
     sample = stored_sample(key, stored)
     if reserve is not None:
@@ -238,20 +250,6 @@ def annotation_hash(sample: SourceSample, maps_folder: Path | None = None) -> in
         except OSError:
             digest.update(b"unreadable")
     return digest.intdigest()
-
-
-_opened: dict[Path, Store] = {}
-
-
-def _open_once(path: Path | None) -> Store:
-    """Open the job's store once per process."""
-    from ocrstore.store import Store
-
-    assert path is not None
-    if path not in _opened:
-        _opened.clear()
-        _opened[path] = Store(path)
-    return _opened[path]
 
 
 def _skip(kind: str, message: str, sample: SourceSample) -> SkippedPictureError:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from ocrstore.building.channel import Channel
-from ocrstore.building.derive import Derived, Job, Task, derive_task
+from ocrstore.building.derive import Derived, Deriver, Job, Task
 from ocrstore.building.files import SkippedPictureError
 from ocrstore.building.slots import Slot
 from ocrstore.building.worker import Done, Failed, Need, Order, Setup, Skipped
@@ -53,7 +53,7 @@ class Inline:
     """Derives samples in this process: for few of them, and for a debugger."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
+        self._deriver = Deriver(job)
 
     def __enter__(self) -> Inline:
         return self
@@ -65,7 +65,7 @@ class Inline:
         """Derive each task's sample, in order; a problem stands for one that has to be skipped."""
         for task in tasks:
             try:
-                yield task, derive_task(task, self._job)
+                yield task, self._deriver.derive(task)
             except SkippedPictureError as exc:
                 yield task, exc.problem
 
@@ -129,9 +129,8 @@ class Pool:
         The arrays of a sample are valid until the next one is asked for.
         """
         coming = enumerate(tasks, start=self._next)
-        running = True
         while True:
-            running = running and self._feed(coming)
+            more = self._feed(coming)
             if self._next in self._done:
                 order, result = self._done.pop(self._next)
                 yield order.task, result
@@ -139,7 +138,7 @@ class Pool:
                 self._granted.pop(order.number, None)
                 self._next += 1
                 self._grant()
-            elif running or any(worker.orders for worker in self._workers) or self._again:
+            elif more or any(worker.orders for worker in self._workers):
                 self._handle(*self._wait())
             else:
                 return

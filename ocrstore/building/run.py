@@ -67,7 +67,9 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     run.start()
     if plan.action == "update":
         run.update()
-    elif plan.action != "nothing":
+    elif plan.action == "nothing":
+        run.keep()
+    else:
         run.write_anew()
     return run.finish()
 
@@ -95,6 +97,12 @@ class _Run:
     def start(self) -> None:
         """Take note of what concerns the source as a whole."""
         self._note(self.source.problems)
+
+    def keep(self) -> None:
+        """Leave the store as it is; what is known about it is reported all the same."""
+        assert self.plan.old is not None
+        self._keep(self.plan.changes, self.plan.old.index)
+        self.report.reused = len(self.plan.changes.unchanged)
 
     def update(self) -> None:
         """Change samples of a store in place; all changes appear together."""

@@ -6,11 +6,11 @@ import os
 import signal
 import sys
 import traceback
+from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from ocrstore.building.channel import Channel
-from ocrstore.building.derive import Derived, Job, Reserve, Task, derive_task
+from ocrstore.building.derive import Derived, Deriver, Job, Reserve, Task
 from ocrstore.building.files import SkippedPictureError
 from ocrstore.building.slots import Placed, Slot, SlotName
 from ocrstore.sample import Problem
@@ -91,21 +91,27 @@ def _serve(channel: Channel) -> None:
     cv2.setNumThreads(1)  # the workers are the parallelism
     setup: Setup = channel.receive()
     slots = [Slot.attach(name) for name in setup.slots]
+    deriver = Deriver(setup.job)
+    waiting: deque[Order] = deque()
     while True:
-        order: Order = channel.receive()
-        channel.send(_work(order, setup, slots[order.slot], channel))
+        order: Order = waiting.popleft() if waiting else channel.receive()
+
+        def reserve(nbytes: int, number: int = order.number) -> None:
+            if nbytes > setup.share_nbytes:
+                channel.send(Need(number, nbytes))
+                # the next order may be in the pipe already, before the answer
+                while isinstance(message := channel.receive(), Order):
+                    waiting.append(message)
+
+        channel.send(_work(order, deriver, reserve, slots[order.slot], setup.share_nbytes))
 
 
-def _work(order: Order, setup: Setup, slot: Slot, channel: Channel) -> Any:
-    def reserve(nbytes: int) -> None:
-        if nbytes > setup.share_nbytes:
-            channel.send(Need(order.number, nbytes))
-            channel.receive()
-
-    asks: Reserve = reserve
+def _work(
+    order: Order, deriver: Deriver, reserve: Reserve, slot: Slot, share_nbytes: int
+) -> Done | Skipped | Failed:
     try:
-        derived = derive_task(order.task, setup.job, reserve=asks)
-        placed = slot.put(derived.columns, keep_nbytes=setup.share_nbytes)
+        derived = deriver.derive(order.task, reserve=reserve)
+        placed = slot.put(derived.columns, keep_nbytes=share_nbytes)
     except SkippedPictureError as exc:
         return Skipped(order.number, exc.problem)
     except (EOFError, BrokenPipeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ocrstore.decode.bitmaps import read_bmp, read_gif
+from ocrstore.decode.bitmaps import BmpHead, read_bmp, read_gif
 from ocrstore.decode.chunks import read_png, read_webp
 from ocrstore.decode.jpeg_markers import read_jpeg
 from ocrstore.decode.tiff_page import Patches, TiffPage, read_tiff
@@ -31,6 +31,7 @@ class Header:
     """The gray sample that a PNG declares transparent, at the file's bit depth."""
     frame: tuple[int, int, int, int] | None = None
     """(left, top, width, height) of a GIF's first frame on its screen."""
+    bmp: BmpHead | None = None
     tiff: TiffPage | None = None
     patches: Patches = ()
     """(offset, bytes) to change in a copy before OpenCV sees it."""
@@ -91,7 +92,7 @@ def read_header(data: bytes) -> Header:
             patches=page.patches,
         )
     if kind == "bmp":
-        width, height, bits = read_bmp(data)
-        return Header(kind, (width, height), bits)
+        bmp = read_bmp(data)
+        return Header(kind, (bmp.width, bmp.height), max(bmp.channel_bits), bmp=bmp)
     gif = read_gif(data)
     return Header(kind, (gif.width, gif.height), 8, frame=gif.frame, patches=gif.patches)

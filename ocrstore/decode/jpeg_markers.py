@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+import numpy as np
 
 from ocrstore.decode.fields import checked_size, unpack
 from ocrstore.decode.tiff_tags import exif_orientation
@@ -12,8 +13,6 @@ from ocrstore.errors import DecodeError
 _SOI, _EOI, _SOS, _APP1, _TEM = 0xD8, 0xD9, 0xDA, 0xE1, 0x01
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _RESTARTS = range(0xD0, 0xD8)
-# In entropy-coded data FF is followed by 00 or a restart; anything else is the next marker.
-_NEXT_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +73,19 @@ def require_end(data: bytes, scan_offset: int) -> None:
     OpenCV says nothing about a picture that is cut off after enough of it was read; the other
     decoders check this themselves.
     """
-    position = scan_offset
-    while True:
-        match = _NEXT_MARKER.search(data, position)
-        if match is None:
-            raise DecodeError("truncated: the JPEG has no end marker; restore it from its origin")
-        marker = match.group(1)[0]
-        position = match.end()
+    scans = np.frombuffer(data, dtype=np.uint8)[scan_offset:]
+    after = scans[1:]
+    # In entropy-coded data FF is followed by 00 or a restart; anything else is the next marker.
+    markers = np.flatnonzero((scans[:-1] == 0xFF) & (after != 0) & (after != 0xFF))
+    markers = markers[(after[markers] & 0xF8) != 0xD0]
+    position = 0
+    for at in markers.tolist():
+        marker = int(after[at])
+        if at < position or marker in (_TEM, _SOI):
+            continue  # inside a table between two scans
         if marker == _EOI:
             return
-        if marker not in (_TEM, _SOI):
-            (nbytes,) = unpack(">H", data, position, what=f"JPEG segment {marker:#04x}")
-            position += nbytes
+        start = scan_offset + at + 2
+        (nbytes,) = unpack(">H", data, start, what=f"JPEG segment {marker:#04x}")
+        position = at + 2 + nbytes
+    raise DecodeError("truncated: the JPEG has no end marker; restore it from its origin")

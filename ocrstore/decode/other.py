@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.decode.bitmaps import BmpHead
 from ocrstore.decode.header import Header
 from ocrstore.decode.tiff_page import PREMULTIPLIED, RGB, UNSPECIFIED, WHITE_IS_ZERO, TiffPage
 from ocrstore.errors import DecodeError
@@ -40,10 +41,14 @@ def decode_other(data: bytes, header: Header) -> Pixels:
     if samples.shape[2] == 3:
         if header.frame is not None:
             _clear_around(samples, header.frame)
+        if header.bmp is not None:
+            _widen(samples, header.bmp)
         return np.asarray(cv2.cvtColor(samples, cv2.COLOR_BGR2RGB), dtype=np.uint8)
     rgb = np.asarray(cv2.cvtColor(samples, cv2.COLOR_BGRA2RGB), dtype=np.uint8)
     if tiff is not None and (tiff.photometric != RGB or tiff.extra_sample == UNSPECIFIED):
         return rgb  # the fourth channel is OpenCV's own filling, or means nothing
+    if header.bmp is not None and not header.bmp.alpha:
+        return rgb
     premultiplied = tiff is not None and tiff.extra_sample == PREMULTIPLIED
     return _over_white(rgb, samples[..., 3], premultiplied=premultiplied)
 
@@ -53,6 +58,12 @@ def _clear_around(samples: npt.NDArray[Any], frame: tuple[int, int, int, int]) -
     left, top, width, height = frame
     samples[:top] = samples[top + height :] = 255
     samples[:, :left] = samples[:, left + width :] = 255
+
+
+def _widen(samples: npt.NDArray[Any], bmp: BmpHead) -> None:
+    """Spread 5 and 6 bits over 0 to 255; OpenCV leaves the low bits zero, so white is gray."""
+    if bmp.channel_bits != (8, 8, 8):
+        samples |= samples >> np.array(bmp.channel_bits[::-1], dtype=np.uint8)
 
 
 def _from_gray_alpha(samples: npt.NDArray[Any], tiff: TiffPage) -> Pixels:
@@ -73,6 +84,9 @@ def _from_gray_alpha(samples: npt.NDArray[Any], tiff: TiffPage) -> Pixels:
 
 
 def _from_gray(samples: npt.NDArray[Any], header: Header) -> Pixels:
+    if header.tiff is not None and header.tiff.two_colours:
+        palette = np.array(header.tiff.two_colours, dtype=np.uint8).reshape(3, 2).T
+        return np.ascontiguousarray(palette[(samples > 127).astype(np.intp)])
     key = header.transparent_gray
     hidden = None
     if key is not None:  # OpenCV ignores the transparent value of a gray PNG

@@ -11,7 +11,8 @@ from ocrstore.errors import DecodeError
 
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _STRIP_OFFSETS, _SAMPLES, _STRIP_NBYTES, _PLANAR = 273, 277, 279, 284
-_PREDICTOR, _TILE_OFFSETS, _TILE_NBYTES, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 317, 324, 325, 338, 339
+_PREDICTOR, _COLOUR_MAP, _TILE_OFFSETS, _TILE_NBYTES = 317, 320, 324, 325
+_EXTRA_SAMPLES, _SAMPLE_FORMAT = 338, 339
 
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, CMYK, YCBCR = 0, 1, 2, 3, 5, 6
 UNSPECIFIED, PREMULTIPLIED, STRAIGHT = 0, 1, 2
@@ -19,6 +20,16 @@ UNSPECIFIED, PREMULTIPLIED, STRAIGHT = 0, 1, 2
 # Codings that see a row as bytes, so that its pixels may be counted in another way: none, LZW,
 # Deflate (both numbers), PackBits.
 _BYTEWISE = (1, 5, 8, 32946, 32773)
+
+# Depths and numbers of channels that OpenCV is known to get right; it takes others for these.
+_LAYOUTS = {
+    WHITE_IS_ZERO: ((1, 8, 16), (1, 2)),
+    BLACK_IS_ZERO: ((1, 8, 16), (1, 2)),
+    RGB: ((8, 16), (3, 4)),
+    PALETTE: ((1, 4, 8), (1,)),
+    CMYK: ((8,), (4,)),
+    YCBCR: ((8,), (3,)),
+}
 
 Patches = tuple[tuple[int, bytes], ...]
 
@@ -38,6 +49,8 @@ class TiffPage:
     """Shown to OpenCV as a gray picture of twice the width: gray, alpha, gray, alpha, ..."""
     undo_predictor: bool
     """The rows of such a picture are still differences."""
+    two_colours: tuple[int, ...]
+    """(red 0, red 1, green 0, ...) of a 1-bit palette, else empty."""
     patches: Patches
     """(offset, bytes) that make OpenCV neither rotate nor premultiply nor drop alpha."""
 
@@ -63,10 +76,16 @@ def read_tiff(data: bytes) -> TiffPage:
             f"TIFF samples that are signed, float or of {bits} bits have no defined white; "
             "save it with 8 or 16 bits unsigned"
         )
-    if photometric not in (WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, PALETTE, CMYK, YCBCR):
+    if photometric not in _LAYOUTS:
         raise DecodeError(
             f"TIFF colour space {photometric} is not gray, RGB, palette, CMYK or YCbCr; "
             "save it as RGB"
+        )
+    depths, channels = _LAYOUTS[photometric]
+    if bits not in depths or samples not in channels:
+        raise DecodeError(
+            f"a TIFF of colour space {photometric} with {samples} channels of {bits} bits; "
+            "save it as PNG"
         )
     if first(_PLANAR, 1) != 1 and samples > 1:
         raise DecodeError("a TIFF with one plane per channel; save it with interleaved channels")
@@ -74,15 +93,16 @@ def read_tiff(data: bytes) -> TiffPage:
     extra = entries[_EXTRA_SAMPLES].values[0] if _EXTRA_SAMPLES in entries else None
     orientation = orientation_of(entries)
     patches: list[tuple[int, bytes]] = []
+    colours: tuple[int, ...] = ()
     if orientation != 1:
         patches.append(_set(entries[ORIENTATION], 1))
     gray_alpha = photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO) and samples > 1
     undo_predictor = gray_alpha and first(_PREDICTOR, 1) == 2
     if gray_alpha:
-        if samples != 2 or bits not in (8, 16) or first(_COMPRESSION, 1) not in _BYTEWISE:
+        if bits == 1 or first(_COMPRESSION, 1) not in _BYTEWISE:
             raise DecodeError(
-                f"a gray TIFF with {samples - 1} extra channels, {bits} bits, compression "
-                f"{first(_COMPRESSION, 1)}; save it as PNG"
+                f"a gray TIFF with alpha, {bits} bits and compression {first(_COMPRESSION, 1)}; "
+                "save it as PNG"
             )
         if _TILE_OFFSETS in entries or width > 32767:
             raise DecodeError("a gray TIFF with alpha in tiles or over 32767 wide; save it as PNG")
@@ -98,6 +118,12 @@ def read_tiff(data: bytes) -> TiffPage:
             patches.append(
                 (entries[_EXTRA_SAMPLES].tag_offset, struct.pack(order + "H", _EXTRA_SAMPLES - 2))
             )
+    elif photometric == PALETTE and bits == 1:
+        # OpenCV takes every 1-bit picture for gray: let it, and colour the result
+        patches.append(_set(entries[_PHOTOMETRIC], BLACK_IS_ZERO))
+        if len(entries[_COLOUR_MAP].values if _COLOUR_MAP in entries else ()) != 6:
+            raise DecodeError("a palette TIFF of 1 bit without a palette of 2 colours")
+        colours = tuple(value >> 8 for value in entries[_COLOUR_MAP].values)
     elif extra == STRAIGHT:
         patches.append(_set(entries[_EXTRA_SAMPLES], UNSPECIFIED))
     return TiffPage(
@@ -109,6 +135,7 @@ def read_tiff(data: bytes) -> TiffPage:
         extra,
         gray_alpha,
         undo_predictor,
+        colours,
         tuple(patches),
     )
 

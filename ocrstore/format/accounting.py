@@ -22,9 +22,11 @@ class Census:
 
 
 def take_census(reader: PageReader) -> Census:
-    """Walk every page of the newest commit and of the one before it.
+    """Walk every page of the newest commit.
 
-    Damage is listed in `problems`, not raised, so that one finding does not hide the next.
+    Damage is listed in `problems`, not raised, so that one finding does not hide the next. The
+    trees of the commit before are dead: no reader follows them, LMDB does not either, and the next
+    commit writes its own over that meta page. LMDB leaves a mixture there when it cannot write it.
     """
     census = Census()
     newest = reader.meta
@@ -41,13 +43,12 @@ def take_census(reader: PageReader) -> Census:
         )
     if newest.map_size % reader.page_size or older.map_size % reader.page_size:
         census.problems.append("a meta page has an impossible map size")
-    owners = _walk_state(reader, newest, census, record=True)
+    owners = _walk_state(reader, newest, census)
     _check_cover(newest, owners, census)
-    _walk_state(reader, older, census, record=False)
     return census
 
 
-def _walk_state(reader: PageReader, meta: Meta, census: Census, *, record: bool) -> dict[int, str]:
+def _walk_state(reader: PageReader, meta: Meta, census: Census) -> dict[int, str]:
     """Walk both trees of a commit; return page number -> owner."""
     owners: dict[int, str] = {}
     for name, tree, integer_keys in (("main", meta.main, False), ("free list", meta.free, True)):
@@ -57,17 +58,16 @@ def _walk_state(reader: PageReader, meta: Meta, census: Census, *, record: bool)
         except CorruptStoreError as exc:
             census.problems.append(str(exc))
             continue
-        if record and name == "main":
+        if name == "main":
             census.values = walk.values
-        if record:
-            census.tree_pages += walk.branch_pages + walk.leaf_pages
-            census.value_pages += walk.overflow_pages
+        census.tree_pages += walk.branch_pages + walk.leaf_pages
+        census.value_pages += walk.overflow_pages
         walk.check_counts()
         for page in walk.free:
             if page in owners:
                 census.problems.append(f"page {page} is free and in use ({owners[page]}) at once")
             owners[page] = "free"
-            census.free_pages += record
+            census.free_pages += 1
     return owners
 
 

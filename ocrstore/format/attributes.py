@@ -26,12 +26,12 @@ def type_name(kind: pa.DataType) -> str:
         return f"list<{type_name(kind.value_type)}>"
     if pa.types.is_fixed_size_list(kind):
         return f"list<{type_name(kind.value_type)}>[{kind.list_size}]"
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(kind) and kind.num_fields:
         fields = (kind.field(i) for i in range(kind.num_fields))
         return "struct<" + ",".join(f"{f.name}:{type_name(f.type)}" for f in fields) + ">"
     raise SchemaError(
         f"An attribute cannot have the Arrow type {kind}; use numbers, strings, binary, lists and "
-        "structs of them."
+        "structs of them (a struct has at least one field)."
     )
 
 
@@ -101,7 +101,9 @@ def _empty(rows: int) -> pa.Table:
 
 def unify(tables: Sequence[pa.Table], schema: pa.Schema | None) -> pa.Table:
     """Join the inferred tables of all row groups under one schema."""
-    if schema is None:
+    if schema is None and not tables:
+        schema = pa.schema([])
+    elif schema is None:
         try:
             schema = pa.unify_schemas([t.schema for t in tables], promote_options="permissive")
         except (pa.ArrowException, TypeError) as exc:

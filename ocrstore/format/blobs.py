@@ -6,15 +6,15 @@ import struct
 
 import xxhash
 
-from ocrstore.errors import CorruptStoreError
-from ocrstore.format.layout import VALUE_OFFSET
+from ocrstore.format.damage import corrupt
+from ocrstore.format.layout import MAX_PAGE_NBYTES, VALUE_OFFSET
 
 MANIFEST_MAGIC = b"OCRSMAN1"
 INDEX_MAGIC = b"OCRSIDX1"
 GROUP_MAGIC = b"OCRSGRP1"
 PENDING_MAGIC = b"OCRSPND1"
 
-_HEADER = struct.Struct("<8sQQQ8x")  # magic, payload nbytes, payload hash, number
+_HEADER = struct.Struct("<8sQQQQ")  # magic, payload nbytes, payload hash, number, zero
 _HASH = struct.Struct("<Q")
 HEADER_NBYTES = _HEADER.size + _HASH.size
 """48: with the page header before it, the payload starts on a multiple of 64 in the file."""
@@ -26,9 +26,14 @@ def encode_blob(magic: bytes, number: int, payload: bytes, *, page_size: int) ->
     The result fills at least one page, so that LMDB keeps it out of its tree pages and it has an
     offset of its own.
     """
-    header = _HEADER.pack(magic, len(payload), xxhash.xxh3_64_intdigest(payload), number)
+    header = _HEADER.pack(magic, len(payload), xxhash.xxh3_64_intdigest(payload), number, 0)
     value = header + _HASH.pack(xxhash.xxh3_64_intdigest(header)) + payload
-    return value + bytes(max(0, page_size - VALUE_OFFSET - len(value)))
+    return value.ljust(blob_value_nbytes(len(payload), page_size=page_size), b"\0")
+
+
+def blob_value_nbytes(payload_nbytes: int, *, page_size: int) -> int:
+    """Return the size of the whole value of a wrapped payload."""
+    return max(HEADER_NBYTES + payload_nbytes, page_size - VALUE_OFFSET)
 
 
 def decode_blob(magic: bytes, number: int, value: memoryview, *, what: str) -> memoryview:
@@ -37,22 +42,25 @@ def decode_blob(magic: bytes, number: int, value: memoryview, *, what: str) -> m
     `what` names the record in errors.
     """
     if len(value) < HEADER_NBYTES:
-        raise CorruptStoreError(f"{what}: {len(value)} bytes are too few for its header.")
-    found_magic, nbytes, payload_hash, found_number = _HEADER.unpack_from(value)
+        raise corrupt(what, f"{len(value)} bytes are too few for its header.")
+    found_magic, nbytes, payload_hash, found_number, zero = _HEADER.unpack_from(value)
     (header_hash,) = _HASH.unpack_from(value, _HEADER.size)
     if found_magic != magic:
-        raise CorruptStoreError(f"{what}: starts with {found_magic!r}, expected {magic!r}.")
+        raise corrupt(what, f"starts with {found_magic!r}, expected {magic!r}.")
     if header_hash != xxhash.xxh3_64_intdigest(value[: _HEADER.size]):
-        raise CorruptStoreError(f"{what}: its header does not match the header's hash.")
+        raise corrupt(what, "its header does not match the header's hash.")
     if found_number != number:
-        raise CorruptStoreError(f"{what}: says it is number {found_number}, expected {number}.")
+        raise corrupt(what, f"says it is number {found_number}, expected {number}.")
+    if zero:
+        raise corrupt(what, "a reserved field of its header is not zero")
     if nbytes > len(value) - HEADER_NBYTES:
-        raise CorruptStoreError(
-            f"{what}: claims {nbytes} bytes, but only {len(value) - HEADER_NBYTES} are there."
+        raise corrupt(
+            what, f"claims {nbytes} bytes, but only {len(value) - HEADER_NBYTES} are there."
         )
     payload = value[HEADER_NBYTES : HEADER_NBYTES + nbytes]
     if xxhash.xxh3_64_intdigest(payload) != payload_hash:
-        raise CorruptStoreError(f"{what}: its {nbytes} bytes do not match their hash.")
-    if any(value[HEADER_NBYTES + nbytes :]):
-        raise CorruptStoreError(f"{what}: the padding behind it is not zero.")
+        raise corrupt(what, f"its {nbytes} bytes do not match their hash.")
+    padding = value[HEADER_NBYTES + nbytes :]
+    if len(padding) > MAX_PAGE_NBYTES or any(padding):
+        raise corrupt(what, "the padding behind it is too long or not zero.")
     return payload

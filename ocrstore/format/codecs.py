@@ -33,16 +33,30 @@ def decode_row(
         array.flags.writeable = False
         return array
     try:
-        buffer = _codec(column).decompress(pa.py_buffer(data), decompressed_size=nbytes)
+        decoded = _decompress(column, data, nbytes)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as exc:
         raise CorruptStoreError(
-            f"{where}: its {column.codec} bytes cannot be decoded ({exc}). Run `ocrstore verify`."
+            f"{where}: its {column.codec} bytes cannot be decoded to shape {shape} ({exc}). Run "
+            "`ocrstore verify`; restore the file from a copy or build it again."
         ) from exc
-    if buffer.size != nbytes:
-        raise CorruptStoreError(
-            f"{where}: decoded to {buffer.size} bytes, its shape {shape} needs {nbytes}."
-        )
-    return np.frombuffer(buffer, column.numpy_dtype).reshape(shape)
+    array = decoded.view(column.numpy_dtype).reshape(shape)
+    array.flags.writeable = False  # Arrow's buffers are writable; a row never is
+    return array
+
+
+def _decompress(column: Column, data: memoryview, nbytes: int) -> npt.NDArray[np.uint8]:
+    if column.codec == "zstd":
+        buffer = _codec(column).decompress(pa.py_buffer(data), decompressed_size=nbytes)
+        return np.frombuffer(buffer, np.uint8)
+    # decompress() of lz4 does not say when there was less than it was asked for
+    decoded = np.empty(nbytes, np.uint8)
+    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
+        found = stream.readinto(decoded)
+        if found != nbytes or stream.read(1):
+            raise ValueError(
+                f"{nbytes} bytes expected, {'more' if found == nbytes else found} found"
+            )
+    return decoded
 
 
 def _codec(column: Column) -> pa.Codec:

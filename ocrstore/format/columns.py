@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import CorruptStoreError, SchemaError
-from ocrstore.format.layout import MAX_DIMENSION, MAX_NDIM, MAX_VALUE_NBYTES
+from ocrstore.errors import SchemaError
+from ocrstore.format.damage import corrupt
+from ocrstore.format.layout import MAX_DIMENSION, MAX_NDIM, MAX_ROW_NBYTES
 
 DTYPES = (
     "bool",
@@ -78,8 +79,12 @@ class Column:
                 "A jpeg column holds pictures: dtype uint8, shape (None, None, 3); found "
                 f"{name}, {self.shape}."
             )
-        if self.is_fixed and self.row_nbytes > MAX_VALUE_NBYTES // 2:
-            raise SchemaError(f"A row of shape {self.shape} {name} is larger than 2 GiB.")
+        # None counts as 1: what is fixed must fit whatever varies
+        if not self.fits(tuple(size or 1 for size in self.shape)):
+            raise SchemaError(
+                f"A row of shape {self.shape} {name} could be larger than 2 GiB (sizes of 0 count "
+                "as 1)."
+            )
 
     @property
     def is_fixed(self) -> bool:
@@ -108,6 +113,13 @@ class Column:
             nbytes *= size
         return nbytes
 
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether a row of this shape keeps to the limits (FORMAT.md 10)."""
+        return (
+            max(shape, default=0) <= MAX_DIMENSION
+            and self.nbytes_of(tuple(size or 1 for size in shape)) <= MAX_ROW_NBYTES
+        )
+
     def accepts(self, shape: tuple[int, ...]) -> bool:
         """Tell whether a row of this shape belongs into the column."""
         return len(shape) == len(self.shape) and all(
@@ -134,8 +146,11 @@ class Column:
                 raise SchemaError(f"{where}: cannot become a {self.dtype} array: {exc}") from exc
         if not self.accepts(array.shape):
             raise SchemaError(f"{where}: expected shape {self.shape}, found {array.shape}.")
-        if max(array.shape, default=0) > MAX_DIMENSION or array.nbytes > MAX_VALUE_NBYTES // 2:
-            raise SchemaError(f"{where}: {array.nbytes} bytes; a row may have at most 2 GiB.")
+        if not self.fits(array.shape):
+            raise SchemaError(
+                f"{where}: shape {array.shape}; a row may have at most 2 GiB (sizes of 0 count as "
+                "1). Split the sample."
+            )
         # ascontiguousarray would make a scalar one-dimensional
         return np.asarray(array, dtype=self.numpy_dtype, order="C")
 
@@ -147,11 +162,11 @@ class Column:
     def from_json(cls, record: object, *, where: str) -> Column:
         """Undo `to_json`; anything else is a CorruptStoreError."""
         if not isinstance(record, dict) or not isinstance(record.get("shape"), list):
-            raise CorruptStoreError(f"{where}: not a column description: {record!r:.200}")
+            raise corrupt(where, f"not a column description: {record!r:.200}")
         dtype, codec = record.get("dtype"), record.get("codec")
         if dtype not in DTYPES or not isinstance(codec, str):
-            raise CorruptStoreError(f"{where}: unknown dtype or codec in {record!r:.200}")
+            raise corrupt(where, f"unknown dtype or codec in {record!r:.200}")
         try:
             return cls(dtype, tuple(record["shape"]), codec=codec)
         except (SchemaError, TypeError) as exc:
-            raise CorruptStoreError(f"{where}: {exc}") from exc
+            raise corrupt(where, f"{exc}") from exc

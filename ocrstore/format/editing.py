@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ocrstore.errors import SchemaError, UnknownSampleError
-from ocrstore.format.codecs import encode_row
+from ocrstore.errors import CorruptStoreError, OCRStoreError, SchemaError, UnknownSampleError
+from ocrstore.format.bulk import BulkFile
 from ocrstore.format.columns import Column
-from ocrstore.format.environment import Environment
+from ocrstore.format.environment import Environment, write_error
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
 from ocrstore.format.index import Rows, build_table
-from ocrstore.format.layout import is_valid_name
 from ocrstore.format.locking import FileLock
 from ocrstore.format.payload import PayloadWriter, StoredRow
 from ocrstore.format.publication import partial_path, publish
 from ocrstore.format.snapshot import Snapshot, take_snapshot
-from ocrstore.format.writer import open_for_change
+from ocrstore.format.writer import check_columns, open_for_change, stored_rows
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all)."""
@@ -39,8 +39,11 @@ def add_column(
     `arrays` has one array per sample: in row order, or by key. It may be a generator; only one
     row group is held in memory.
     """
-    add_columns(path, {name: column}, ({name: a} for a in _in_order(path, name, arrays)),
-                metadata=metadata)  # fmt: skip
+
+    def rows(keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        return ({name: array} for array in _in_order(path, name, arrays, keys))
+
+    _add(Path(path), {name: column}, rows, metadata, "add_column")
 
 
 def add_columns(
@@ -55,29 +58,37 @@ def add_columns(
 
     `metadata` replaces the store's own where given.
     """
-    target = Path(path)
+    _add(Path(path), columns, lambda _keys: rows, metadata, action)
+
+
+def _add(
+    target: Path,
+    columns: Mapping[str, Column],
+    rows_of: Callable[[Sequence[str]], Iterable[Mapping[str, Any]]],
+    metadata: Mapping[str, Any] | None,
+    action: str,
+) -> None:
+    """Add columns; `rows_of` is told the keys in row order, which the lock keeps as they are."""
+    columns = check_columns(columns)
     environment, lock, base = open_for_change(target)
-    payload = PayloadWriter(environment, columns, first_group=base.manifest.groups)
     try:
-        known = {"key", *base.manifest.columns, *base.index.attributes.names}
+        known = {*base.manifest.columns, *base.index.attributes.names}
         for name in columns:
-            if not is_valid_name(name) or name in known:
-                raise SchemaError(f"{target}: cannot add a column {name!r}: not a name, or taken.")
+            if name in known:
+                raise SchemaError(f"{target}: cannot add a column {name!r}: the name is taken.")
+        payload = PayloadWriter(environment, columns, first_group=base.manifest.groups)
         keys = base.index.table["key"].to_pylist()
         count = 0
-        for count, row in enumerate(rows, 1):
+        for count, row in enumerate(rows_of(keys), 1):
             if count > len(keys):
                 raise SchemaError(f"{target}: more arrays than its {len(keys)} samples.")
-            payload.add(_stored(columns, row, keys[count - 1]))
+            payload.add(stored_rows(columns, keys[count - 1], row))
         if count != len(keys):
             raise SchemaError(f"{target}: {len(keys)} samples need an array; {count} were given.")
         payload.flush()
         _publish_columns(environment, base, columns, payload, metadata, action)
-    except BaseException:
-        if payload.written:
-            environment.commit({}, deletes=payload.written)
-        raise
     finally:
+        # what was committed but not published is freed by the next writer
         environment.close()
         lock.release()
 
@@ -87,46 +98,49 @@ def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -
 
     Older generations are dropped; the fingerprint stays. Who has the old file open keeps it.
     """
-    target = Path(path)
+    target = Path(path).resolve()  # a symbolic link goes on pointing to the store
     take_snapshot(target)
-    lock = FileLock(target, create=False, store=target)
     partial = partial_path(target)
+    locks = [FileLock(target, create=False, store=target)]
     try:
-        partial_lock = FileLock(partial, create=True, store=target)
+        locks.append(FileLock(partial, create=True, store=target))
         try:
-            os.truncate(partial, 0)
             _copy_live(take_snapshot(target), partial, progress)
-            publish(partial, target)
-        except BaseException:
+            shutil.copymode(target, partial)
+            publish(partial, target, locks=locks)
+        except BaseException as exc:
             partial.unlink(missing_ok=True)
+            if isinstance(exc, OSError) and not isinstance(exc, OCRStoreError):
+                raise write_error(str(partial), exc) from exc
             raise
-        finally:
-            partial_lock.release()
     finally:
-        lock.release()
+        for lock in locks:
+            lock.release()
 
 
 def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None:
-    environment = Environment(str(partial), durable=False)
+    container = BulkFile(partial)
     try:
         columns = base.manifest.columns
-        payload = PayloadWriter(environment, columns, first_group=0)
+        payload = PayloadWriter(container, columns, first_group=0)
         for row in range(len(base.index)):
             payload.add({name: _stored_bytes(base, name, row) for name in columns})
             if progress is not None:
                 progress(row + 1, len(base.index))
         payload.flush()
         index = base.index
+        rows = payload.rows()
+        _check_copied(base, rows)
         table = build_table(
             index.table["key"].to_pylist(),
             columns,
-            payload.rows(),
+            rows,
             index.table.select(index.attributes.names),
         )
         generation = base.newest + 1
         entry = history_entry("compact", generation, samples=len(index))
         publish_generation(
-            environment,
+            container,
             table,
             columns,
             generation=generation,
@@ -134,8 +148,22 @@ def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None
             history=[*base.manifest.history, entry],
             metadata=base.manifest.metadata,
         )
+        container.finish()
     finally:
-        environment.close()
+        container.close()
+
+
+def _check_copied(base: Snapshot, copied: Mapping[str, Rows]) -> None:
+    """Make sure that damage is not copied and given a new, matching hash."""
+    for name, rows in copied.items():
+        damaged = np.flatnonzero(rows.hash != base.index.rows[name].hash)
+        if len(damaged):
+            key = base.index.table["key"][int(damaged[0])].as_py()
+            raise CorruptStoreError(
+                f"{base.mapping.path}: sample {key!r}, column {name!r}: its bytes do not match "
+                "their hash. Nothing was compacted; run `ocrstore verify`, then replace or delete "
+                "the sample."
+            )
 
 
 def _stored_bytes(base: Snapshot, name: str, row: int) -> StoredRow:
@@ -173,20 +201,12 @@ def _publish_columns(
     )
 
 
-def _stored(
-    columns: Mapping[str, Column], row: Mapping[str, Any], key: str
-) -> dict[str, StoredRow]:
-    stored: dict[str, StoredRow] = {}
-    for name, column in columns.items():
-        array = column.conform(row[name], where=f"sample {key!r}, column {name!r}")
-        stored[name] = (encode_row(column, array), array.shape)
-    return stored
-
-
 def _in_order(
-    path: str | os.PathLike[str], name: str, arrays: Iterable[Any] | Mapping[str, Any]
+    path: str | os.PathLike[str],
+    name: str,
+    arrays: Iterable[Any] | Mapping[str, Any],
+    keys: Sequence[str],
 ) -> Iterator[Any]:
-    keys = take_snapshot(path).index.table["key"].to_pylist()
     if isinstance(arrays, Mapping):
         missing = [key for key in keys if key not in arrays]
         if missing:

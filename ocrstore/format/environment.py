@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import lmdb
@@ -22,34 +22,25 @@ _ENGINE: dict[str, Any] = {"lib_version": 0} if int(lmdb.__version__.split(".")[
 
 
 class Environment:
-    """An LMDB environment that one process writes; the caller holds the lock.
+    """A published file that one process changes; the caller holds the lock. Commits are synced."""
 
-    `durable` syncs every commit, as a published file needs; without it the caller syncs once,
-    before publishing.
-    """
-
-    def __init__(self, path: str, *, durable: bool) -> None:
-        self.path = path
-        exists = os.path.exists(path) and os.path.getsize(path) > 0  # noqa: PTH110, PTH202
-        if exists:
-            check_structure(path)
-        used = os.path.getsize(path) if exists else 0  # noqa: PTH202
-        self._map_size = _map_size(used)
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        check_structure(self.path)
+        self._map_size = _map_size(path.stat().st_size)
         try:
             self._env = lmdb.open(
-                path,
+                self.path,
                 subdir=False,
                 lock=False,  # the caller's lock and append-only extents replace LMDB's reader table
                 map_size=self._map_size,
-                sync=durable,
-                metasync=durable,
                 readahead=False,
                 mode=0o644,
                 max_spare_txns=0,
                 **_ENGINE,
             )
         except (lmdb.Error, OSError) as exc:
-            raise write_error(path, exc) from exc
+            raise write_error(self.path, exc) from exc
         self.page_size: int = self._env.stat()["psize"]
 
     def commit(
@@ -86,13 +77,6 @@ class Environment:
                 )
             places[key] = place
         return places
-
-    def sync(self) -> None:
-        """Bring everything onto the disk."""
-        try:
-            self._env.sync(True)
-        except (lmdb.Error, OSError) as exc:
-            raise write_error(self.path, exc) from exc
 
     def close(self) -> None:
         """Close the environment; committed values stay."""

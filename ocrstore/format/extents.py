@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ocrstore.errors import CorruptStoreError
+from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import (
     MAX_NAME_NBYTES,
     ROW_ALIGNMENT,
@@ -45,6 +45,11 @@ class Extent:
 def directory_end(capacity: int) -> int:
     """Return the first byte behind the directory, from the value's start."""
     return HEADER_NBYTES + capacity * ENTRY.itemsize
+
+
+def extent_value_nbytes(end: int, *, page_size: int) -> int:
+    """Return the size of the whole value of an extent whose last row ends at `end`."""
+    return max(end, page_size - VALUE_OFFSET)
 
 
 class ExtentBuilder:
@@ -85,7 +90,7 @@ class ExtentBuilder:
 
     def finish(self, group: int, *, page_size: int) -> npt.NDArray[np.uint8]:
         """Return the whole value; it is valid until the next `clear` or `add`."""
-        size = max(self._end, page_size - VALUE_OFFSET)
+        size = extent_value_nbytes(self._end, page_size=page_size)
         self._reserve(size, 0)
         self._buffer[self._end : size] = 0
         name = self._column.encode("ascii")
@@ -119,28 +124,29 @@ class ExtentBuilder:
 def parse_extent(value: memoryview, *, group: int, column: str, where: str) -> Extent:
     """Check an extent's header and directory; rows are not read."""
     if len(value) < HEADER_NBYTES:
-        raise CorruptStoreError(f"{where}: {len(value)} bytes are too few for an extent.")
+        raise corrupt(where, f"{len(value)} bytes are too few for an extent.")
     (magic, found_group, rows, capacity, zero, end, zero_too, name_nbytes, name) = (
         _HEADER.unpack_from(value)
     )
     if magic != MAGIC:
-        raise CorruptStoreError(f"{where}: starts with {magic!r}, expected {MAGIC!r}.")
+        raise corrupt(where, f"starts with {magic!r}, expected {MAGIC!r}.")
     start = directory_end(capacity)
     if rows > capacity or not start <= end <= len(value):
-        raise CorruptStoreError(f"{where}: impossible sizes in its header.")
+        raise corrupt(where, "impossible sizes in its header.")
     (digest,) = _HASH.unpack_from(value, _HEADER.size)
     directory = value[HEADER_NBYTES:start]
     if digest != xxhash.xxh3_64_intdigest(bytes(value[: _HEADER.size]) + bytes(directory)):
-        raise CorruptStoreError(f"{where}: its header or directory does not match its hash.")
+        raise corrupt(where, "its header or directory does not match its hash.")
     found = name[:name_nbytes].decode("ascii", "replace") if name_nbytes <= len(name) else ""
     if (found_group, found) != (group, column) or zero or zero_too or not is_valid_name(found):
-        raise CorruptStoreError(
-            f"{where}: says it is column {found!r} of group {found_group}, expected column "
-            f"{column!r} of group {group}."
+        raise corrupt(
+            where,
+            f"says it is column {found!r} of group {found_group}, expected column "
+            f"{column!r} of group {group}.",
         )
     entries = np.frombuffer(directory, ENTRY)
     if entries[rows:].tobytes().strip(b"\0"):
-        raise CorruptStoreError(f"{where}: entries behind the last row are not zero.")
+        raise corrupt(where, "entries behind the last row are not zero.")
     entries = entries[:rows]
     ends = entries["offset"] + entries["nbytes"]
     if rows and (
@@ -150,5 +156,5 @@ def parse_extent(value: memoryview, *, group: int, column: str, where: str) -> E
         or (entries["offset"] < start).any()
         or (entries["offset"][1:] < ends[:-1]).any()
     ):
-        raise CorruptStoreError(f"{where}: its rows overlap or leave the extent.")
+        raise corrupt(where, "its rows overlap or leave the extent.")
     return Extent(group, column, entries, start, end)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ocrstore.format.attributes import type_name
 from ocrstore.format.index import Index
@@ -43,6 +42,8 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def _feed(digest: Any, kind: pa.DataType, array: pa.Array) -> None:
     """Feed one array: type name, length, nulls, then lengths and values (FORMAT.md 8.2)."""
+    import pyarrow.compute as pc  # takes 50 ms: not for readers, who never compute a fingerprint
+
     digest.update(f"{type_name(kind)}:{len(array)}:{array.null_count}\n".encode())
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)

@@ -12,7 +12,6 @@ import pyarrow as pa
 from ocrstore.errors import SchemaError
 from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, encode_blob
 from ocrstore.format.columns import Column
-from ocrstore.format.environment import Environment
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, serialize
 from ocrstore.format.layout import (
@@ -22,7 +21,14 @@ from ocrstore.format.layout import (
     MAX_VALUE_NBYTES,
     numbered_key,
 )
-from ocrstore.format.manifest import Manifest, encode_json
+from ocrstore.format.manifest import (
+    MAX_JSON_DEPTH,
+    MAX_MANIFEST_NBYTES,
+    Manifest,
+    encode_json,
+    json_depth_fits,
+)
+from ocrstore.format.payload import Container
 from ocrstore.version import __version__
 
 
@@ -48,7 +54,7 @@ def history_entry(action: str, generation: int, **counts: int) -> dict[str, Any]
 
 
 def publish_generation(
-    environment: Environment,
+    container: Container,
     table: pa.Table,
     columns: Mapping[str, Column],
     *,
@@ -70,17 +76,23 @@ def publish_generation(
         metadata=metadata,
         version=FORMAT_VERSION,
     )
+    described = manifest.to_json()
+    if len(described) > MAX_MANIFEST_NBYTES:
+        raise SchemaError(
+            f"metadata: the manifest would have {len(described)} bytes; at most "
+            f"{MAX_MANIFEST_NBYTES}. Put large things into attributes or columns."
+        )
     payload = serialize(index.table)
     if len(payload) > MAX_VALUE_NBYTES - 2**20:
         raise SchemaError("The index is larger than 4 GiB; split the data set into several stores.")
-    page_size = environment.page_size
-    environment.commit(
+    page_size = container.page_size
+    container.commit(
         {
             numbered_key(INDEX_PREFIX, generation): encode_blob(
                 INDEX_MAGIC, generation, payload, page_size=page_size
             ),
             numbered_key(MANIFEST_PREFIX, generation): encode_blob(
-                MANIFEST_MAGIC, generation, manifest.to_json(), page_size=page_size
+                MANIFEST_MAGIC, generation, described, page_size=page_size
             ),
         },
         deletes=deletes,
@@ -92,6 +104,8 @@ def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return a plain JSON copy of `metadata`, or say why it is none."""
     try:
         encode_json(dict(metadata))
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, RecursionError) as exc:
         raise SchemaError(f"metadata: must be JSON: {exc}.") from exc
+    if not json_depth_fits({"metadata": metadata}):
+        raise SchemaError(f"metadata: nested deeper than {MAX_JSON_DEPTH} levels.")
     return dict(metadata)

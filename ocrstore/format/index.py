@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ocrstore.errors import CorruptStoreError, SchemaError
+from ocrstore.errors import SchemaError
+from ocrstore.format.arrowfile import check_arrow_file
 from ocrstore.format.attributes import check_schema
 from ocrstore.format.columns import Column
-from ocrstore.format.layout import MAX_VALUE_NBYTES, PAGE_ALIGNMENT, ROW_ALIGNMENT
+from ocrstore.format.damage import corrupt
+from ocrstore.format.layout import (
+    MAX_KEY_NBYTES,
+    MAX_ROW_NBYTES,
+    PAGE_ALIGNMENT,
+    ROW_ALIGNMENT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,40 +120,46 @@ def parse_index(
     payload: memoryview, columns: Mapping[str, Column], *, samples: int, where: str
 ) -> Index:
     """Read an index and check all that can be checked without reading a row (FORMAT.md 6.4)."""
+    check_arrow_file(payload, where=where)
     try:
         with pa.ipc.open_file(pa.py_buffer(payload)) as reader:
-            if reader.num_record_batches > 1:
-                raise CorruptStoreError(f"{where}: more than one record batch.")
-            schema = reader.schema
-            _check_index_schema(schema, columns, where)
+            _check_index_schema(reader.schema, columns, where)
             table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError) as exc:
-        raise CorruptStoreError(f"{where}: not a valid Arrow table: {exc}") from exc
+        raise corrupt(where, f"not a valid Arrow table: {exc}") from exc
     if table.num_rows != samples:
-        raise CorruptStoreError(f"{where}: {table.num_rows} rows, the manifest says {samples}.")
+        raise corrupt(where, f"{table.num_rows} rows, the manifest says {samples}.")
     if any(column.num_chunks != 1 for column in table.columns):
         table = table.combine_chunks()  # an empty table has no chunks
-    if any(table[name].null_count for name in ("key", *columns)):
-        raise CorruptStoreError(f"{where}: a key or a place is missing.")
-    if pc.count_distinct(table["key"]).as_py() != samples:
-        raise CorruptStoreError(f"{where}: two samples have one key.")
+    if table["key"].null_count or any(_has_nulls(table[name]) for name in columns):
+        raise corrupt(where, "a key or a place is missing")
+    if samples:
+        keys = table["key"].chunk(0)
+        ends = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + samples + 1]
+        lengths = np.diff(ends)
+        if lengths.min() < 1 or lengths.max() > MAX_KEY_NBYTES:
+            raise corrupt(where, f"a key is empty or longer than {MAX_KEY_NBYTES} bytes")
+    # a set, because importing pyarrow.compute would take longer than all else in opening
+    if len(set(table["key"].to_pylist())) != samples:
+        raise corrupt(where, "two samples have one key.")
     return Index(table, columns)
 
 
 def _check_index_schema(schema: pa.Schema, columns: Mapping[str, Column], where: str) -> None:
-    if len(set(schema.names)) != len(schema.names):
-        raise CorruptStoreError(f"{where}: two fields have one name.")
-    if "key" not in schema.names or schema.field("key").type != pa.string():
-        raise CorruptStoreError(f"{where}: there is no field `key` of type string.")
+    names = set(schema.names)
+    if len(names) != len(schema):
+        raise corrupt(where, "two fields have one name.")
+    if "key" not in names or schema.field("key").type != pa.string():
+        raise corrupt(where, "there is no field `key` of type string.")
     for name, column in columns.items():
-        if name not in schema.names or schema.field(name).type != column_type(column):
-            raise CorruptStoreError(f"{where}: no place is recorded for column {name!r}.")
+        if name not in names or schema.field(name).type != column_type(column):
+            raise corrupt(where, f"no place is recorded for column {name!r}.")
     known = {"key", *columns}
     try:
         check_schema(pa.schema([f for f in schema if f.name not in known]), columns)
     except SchemaError as exc:
-        raise CorruptStoreError(f"{where}: {exc}") from exc
+        raise corrupt(where, f"{exc}") from exc
 
 
 def check_places(index: Index, *, first: int, end: int, where: str) -> None:
@@ -161,7 +173,7 @@ def check_places(index: Index, *, first: int, end: int, where: str) -> None:
         bad = (
             (rows.nbytes < 0)
             | (rows.offset < first)
-            | (rows.nbytes > MAX_VALUE_NBYTES)
+            | (rows.nbytes > MAX_ROW_NBYTES)
             | (rows.offset > end - np.maximum(rows.nbytes, 0))
         )
         _refuse(index, bad, where, name, "lies outside the file; is the file cut off?")
@@ -172,8 +184,10 @@ def check_places(index: Index, *, first: int, end: int, where: str) -> None:
         want = np.array([-1 if size is None else size for size in column.shape], np.int64)
         bad = (rows.shape < 0).any(axis=1) | ((want >= 0) & (rows.shape != want)).any(axis=1)
         # float64 cannot overflow, and is exact up to the 2**53 that the bound below excludes
-        decoded = np.prod(rows.shape.astype(np.float64), axis=1) * column.numpy_dtype.itemsize
-        bad |= decoded > MAX_VALUE_NBYTES
+        shape = rows.shape.astype(np.float64)
+        itemsize = column.numpy_dtype.itemsize
+        bad |= np.prod(np.maximum(shape, 1), axis=1) * itemsize > MAX_ROW_NBYTES
+        decoded = np.prod(shape, axis=1) * itemsize
         if column.is_raw:
             bad |= decoded != rows.nbytes
         _refuse(index, bad, where, name, "has an impossible shape")
@@ -186,16 +200,27 @@ def check_places(index: Index, *, first: int, end: int, where: str) -> None:
     order = np.argsort(start, kind="stable")
     start, size = start[order], size[order]
     if (start[1:] < start[:-1] + size[:-1]).any():
-        raise CorruptStoreError(f"{where}: rows overlap each other. Run `ocrstore verify`.")
+        raise corrupt(where, "rows overlap each other")
 
 
 def _refuse(index: Index, bad: npt.NDArray[Any], where: str, column: str, why: str) -> None:
     if bad.any():
         key = index.table["key"][int(np.argmax(bad))].as_py()
-        raise CorruptStoreError(
-            f"{where}: sample {key!r}, column {column!r}: its row {why}. Restore the file from a "
-            "copy or build it again."
-        )
+        raise corrupt(where, f"sample {key!r}, column {column!r}: its row {why}")
+
+
+def _has_nulls(chunked: pa.ChunkedArray) -> bool:
+    """Tell whether a place is missing as a whole, or in any of its parts."""
+    pending = list(chunked.chunks)
+    while pending:
+        array = pending.pop()
+        if array.null_count:
+            return True
+        if pa.types.is_struct(array.type):
+            pending += [array.field(i) for i in range(array.type.num_fields)]
+        elif pa.types.is_fixed_size_list(array.type):
+            pending.append(array.values)
+    return False
 
 
 def _rows(chunked: pa.ChunkedArray, column: Column) -> Rows:

@@ -22,6 +22,12 @@ VALUE_OFFSET = 16
 MAX_VALUE_NBYTES = 0xFFFFFFFF
 """LMDB 0.9 stores a value's size in 32 bits."""
 
+MAX_PAGE_NBYTES = 32768
+"""LMDB 0.9 has pages of 4096 to this many bytes."""
+
+MAX_ROW_NBYTES = 2**31 - 1
+"""A row's decoded size, counting sizes of 0 as 1, so that no reader's arithmetic overflows."""
+
 MAX_DIMENSION = 2**31 - 1
 MAX_NDIM = 8
 MAX_NAME_NBYTES = 63
@@ -37,8 +43,8 @@ GROUP_PREFIX = b"group/"
 INDEX_PREFIX = b"index/"
 MANIFEST_PREFIX = b"manifest/"
 PENDING_KEY = b"pending"
-# The order of these names matters: in a published store the last key of the database is the
-# newest manifest; in an unfinished one it is `pending` (FORMAT.md 3.1).
+# The order of these names matters: the last key of the database is the newest manifest
+# (FORMAT.md 3.1). `group/` and `pending` name records of an unfinished file only.
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/]*")
 

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from weakref import WeakSet
 
 from ocrstore.errors import StoreBusyError, WriteError
 
@@ -39,6 +40,7 @@ class FileLock:
                     ) from exc
                 raise WriteError(f"{path}: cannot be locked: {exc.strerror}.") from exc
             if self._is_current():
+                _held.add(self)
                 return
             os.close(self._descriptor)  # replaced or removed since it was opened
 
@@ -51,10 +53,23 @@ class FileLock:
         return (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
-        """Give the lock back; calling it again does nothing."""
+        """Give the lock back; calling it again, or in a forked child, does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+_held: WeakSet[FileLock] = WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """Close the inherited descriptors: else a lock would last as long as any forked child."""
+    for lock in _held:
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _lock(descriptor: int) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ocrstore.errors import CorruptStoreError, UnsupportedFormatError
+from ocrstore.errors import UnsupportedFormatError
 from ocrstore.format.columns import Column
+from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import FORMAT_VERSION, KNOWN_FEATURES, is_valid_name
 
 MAX_MANIFEST_NBYTES = 64 * 2**20
+MAX_JSON_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,52 @@ def encode_json(record: object) -> bytes:
     return text.encode("utf-8")
 
 
-def decode_json(payload: bytes, *, where: str) -> dict[str, Any]:
-    """Decode a JSON object; whatever else the bytes are is a CorruptStoreError."""
-    if len(payload) > MAX_MANIFEST_NBYTES:
-        raise CorruptStoreError(f"{where}: {len(payload)} bytes are too many.")
-    try:
-        record = json.loads(payload.decode("utf-8"))
-    except (ValueError, RecursionError) as exc:
-        raise CorruptStoreError(f"{where}: not JSON: {exc}") from exc
-    if not isinstance(record, dict):
-        raise CorruptStoreError(f"{where}: not a JSON object.")
+def json_depth_fits(record: object) -> bool:
+    """Tell whether lists and objects are nested no deeper than allowed (FORMAT.md 7.1)."""
+    level = [record]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, (list, tuple, Mapping))
+            for item in (outer.values() if isinstance(outer, Mapping) else outer)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a name occurs twice in one object")
     return record
 
 
-def parse_manifest(payload: bytes, *, generation: int, where: str) -> Manifest:
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def decode_json(payload: bytes | memoryview, *, where: str) -> dict[str, Any]:
+    """Decode a JSON object; whatever else the bytes are is a CorruptStoreError."""
+    if len(payload) > MAX_MANIFEST_NBYTES:
+        raise corrupt(where, f"{len(payload)} bytes are too many.")
+    try:
+        record = json.loads(
+            bytes(payload).decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+        )
+    except (ValueError, RecursionError) as exc:
+        raise corrupt(where, f"not JSON: {exc}") from exc
+    if not isinstance(record, dict):
+        raise corrupt(where, "not a JSON object.")
+    if not json_depth_fits(record):
+        raise corrupt(where, f"nested deeper than {MAX_JSON_DEPTH} levels")
+    return record
+
+
+def parse_manifest(payload: bytes | memoryview, *, generation: int, where: str) -> Manifest:
     """Read a manifest and check its every field (FORMAT.md 7.2)."""
     record = decode_json(payload, where=where)
     version = _version(record, where)
@@ -80,13 +114,13 @@ def parse_manifest(payload: bytes, *, generation: int, where: str) -> Manifest:
         )
     numbers = [_count(record, name, where) for name in ("generation", "samples", "groups")]
     if numbers[0] != generation:
-        raise CorruptStoreError(f"{where}: says generation {numbers[0]}, expected {generation}.")
+        raise corrupt(where, f"says generation {numbers[0]}, expected {generation}.")
     fingerprint = _field(record, "fingerprint", str, where)
     if len(fingerprint) != 64 or set(fingerprint) - set("0123456789abcdef"):
-        raise CorruptStoreError(f"{where}: the fingerprint is not 64 hexadecimal digits.")
+        raise corrupt(where, "the fingerprint is not 64 hexadecimal digits.")
     history = _field(record, "history", list, where)
     if not all(isinstance(entry, dict) for entry in history):
-        raise CorruptStoreError(f"{where}: the history is not a list of objects.")
+        raise corrupt(where, "the history is not a list of objects.")
     return Manifest(
         generation=numbers[0],
         samples=numbers[1],
@@ -106,7 +140,7 @@ def parse_columns(records: list[Any], *, where: str) -> dict[str, Column]:
     for record in records:
         name = record.get("name") if isinstance(record, dict) else None
         if not is_valid_name(name) or name in columns:
-            raise CorruptStoreError(f"{where}: a column has the impossible name {name!r:.80}.")
+            raise corrupt(where, f"a column has the impossible name {name!r:.80}.")
         columns[str(name)] = Column.from_json(record, where=f"{where}: column {name!r}")
     return columns
 
@@ -125,12 +159,12 @@ def _version(record: dict[str, Any], where: str) -> tuple[int, int]:
 def _field(record: dict[str, Any], name: str, kind: type, where: str) -> Any:
     value = record.get(name)
     if not isinstance(value, kind):
-        raise CorruptStoreError(f"{where}: field {name!r} is missing or not a {kind.__name__}.")
+        raise corrupt(where, f"field {name!r} is missing or not a {kind.__name__}.")
     return value
 
 
 def _count(record: dict[str, Any], name: str, where: str) -> int:
     value = record.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise CorruptStoreError(f"{where}: field {name!r} is not a count: {value!r:.80}")
+        raise corrupt(where, f"field {name!r} is not a count: {value!r:.80}")
     return value

@@ -26,7 +26,9 @@ class Mapping:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            # O_NONBLOCK: opening a named pipe would wait for a writer
+            flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+            descriptor = os.open(self.path, flags)
         except FileNotFoundError as exc:
             raise NotAStoreError(
                 f"{self.path}: no such file. Check the path; `ocrstore build` makes a store."
@@ -34,15 +36,24 @@ class Mapping:
         except PermissionError as exc:
             if os.path.isdir(self.path):  # noqa: PTH112  # Windows refuses to open a directory
                 raise _directory(self.path) from exc
-            raise OCRStoreError(f"{self.path}: no permission to read it.") from exc
+            raise OCRStoreError(
+                f"{self.path}: no permission to read it. Ask its owner for read access."
+            ) from exc
+        except ValueError as exc:
+            raise NotAStoreError(f"{self.path!r}: not a path ({exc}). Check it.") from exc
         except OSError as exc:
-            raise OCRStoreError(f"{self.path}: cannot be opened: {exc.strerror}.") from exc
+            raise OCRStoreError(
+                f"{self.path}: cannot be opened: {exc.strerror}. Check the path."
+            ) from exc
         try:
             status = os.fstat(descriptor)
             if stat.S_ISDIR(status.st_mode):
                 raise _directory(self.path)
             if not stat.S_ISREG(status.st_mode):
-                raise NotAStoreError(f"{self.path}: not a regular file.")
+                raise NotAStoreError(
+                    f"{self.path}: not a regular file (a pipe, a device, a socket). Copy what it "
+                    "delivers into a file and open that."
+                )
             if status.st_size == 0:
                 raise NotAStoreError(f"{self.path}: the file is empty. Build or copy it again.")
             self.nbytes = status.st_size
@@ -75,6 +86,10 @@ class Mapping:
         """Return a read-only array that lies at `offset`; numpy checks the bounds."""
         return np.ndarray(shape, dtype, self._map, offset, strides)
 
+    def has_grown(self) -> bool:
+        """Tell whether the file has more bytes by now than were mapped."""
+        return self._map.size() > self.nbytes
+
     def check(self) -> None:
         """Make sure the file still has the bytes that were mapped.
 
@@ -88,4 +103,4 @@ class Mapping:
 
 
 def _directory(path: str) -> NotAStoreError:
-    return NotAStoreError(f"{path}: is a directory; a store is one file.")
+    return NotAStoreError(f"{path}: is a directory; a store is one file. Name the file in it.")

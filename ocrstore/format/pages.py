@@ -12,25 +12,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ocrstore.errors import CorruptStoreError, NotAStoreError, UnsupportedFormatError
+from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import VALUE_OFFSET
 
 PAGE_HEADER = struct.Struct("<QHHHH")  # page number, pad, flags, lower, upper
-_OVERFLOW_COUNT = struct.Struct("<I")  # overlays lower and upper
-_META = struct.Struct("<IIQQ")  # magic, data version, map address, map size
-_TREE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow, entries, root
-_META_TAIL = struct.Struct("<QQ")  # last page, transaction
-_NODE = struct.Struct("<HHHH")  # low, high, flags, key size
-_PAGE_NUMBER = struct.Struct("<Q")
+OVERFLOW_COUNT = struct.Struct("<I")  # overlays lower and upper
+META = struct.Struct("<IIQQ")  # magic, data version, map address, map size
+TREE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow, entries, root
+META_TAIL = struct.Struct("<QQ")  # last page, transaction
+NODE = struct.Struct("<HHHH")  # low, high, flags, key size
+PAGE_NUMBER = struct.Struct("<Q")
 
-_MAGIC = 0xBEEFC0DE
-_DATA_VERSION = 1
-_NO_PAGE = 2**64 - 1
-META_NBYTES = PAGE_HEADER.size + _META.size + 2 * _TREE.size + _META_TAIL.size
+MAGIC = 0xBEEFC0DE
+DATA_VERSION = 1
+NO_PAGE = 2**64 - 1
+META_NBYTES = PAGE_HEADER.size + META.size + 2 * TREE.size + META_TAIL.size
 
 P_BRANCH, P_LEAF, P_OVERFLOW, P_META = 0x01, 0x02, 0x04, 0x08
-F_BIGDATA = 0x01
-_FREE_TREE_FLAGS = (0x4000, 0x4008)  # one file, not a folder; integer keys once it has any
-_MAX_DEPTH = 32
+F_BIGDATA, F_SUBDATA, F_DUPDATA = 0x01, 0x02, 0x04
+FREE_TREE_FLAGS = 0x4008  # integer keys; the environment is one file, not a folder
+_MAX_DEPTH = 32  # as in liblmdb, whose cursors have room for no more
+_NEWER_MAGIC_OFFSET = 24  # LMDB 1.0 has a page header of 24 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Tree:
     @property
     def is_empty(self) -> bool:
         """Whether the tree has no page at all."""
-        return self.root == _NO_PAGE
+        return self.root == NO_PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Node:
     """One entry of a tree page; `child` for branches, `value` or `inline` for leaves."""
 
     key: bytes
-    child: int = _NO_PAGE
+    child: int = NO_PAGE
     value: Value | None = None
     inline: bytes = b""
 
@@ -114,7 +116,10 @@ class PageReader:
             if leaf:
                 for node in nodes:
                     if node.key == key:
-                        return self.check_value(node)
+                        value = self.check_value(node)
+                        if value is None:
+                            raise self.corrupt(f"the value of {key!r} lies inside a tree page")
+                        return value
                 return None
             number = nodes[0].child
             for node in nodes[1:]:
@@ -140,13 +145,16 @@ class PageReader:
         """Yield keys that start with `prefix`, in order, with their values."""
         tree = self.meta.main
         if not tree.is_empty:
-            yield from self._items(tree.root, prefix, 0)
+            yield from self._items(tree.root, prefix, 0, set())
 
     def _items(
-        self, number: int, prefix: bytes, depth: int
+        self, number: int, prefix: bytes, depth: int, visited: set[int]
     ) -> Iterator[tuple[bytes, Value | None]]:
         if depth >= _MAX_DEPTH:
             raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
+        if number in visited:  # two ways to every page would be 2**depth ways to a leaf
+            raise self.corrupt(f"two ways lead to page {number} of its tree")
+        visited.add(number)
         leaf, nodes = self.read_page(number)
         if leaf:
             for node in nodes:
@@ -160,7 +168,7 @@ class PageReader:
                 continue
             if position and node.key[: len(prefix)] > prefix:
                 break
-            yield from self._items(node.child, prefix, depth + 1)
+            yield from self._items(node.child, prefix, depth + 1, visited)
 
     def view(self, value: Value) -> memoryview:
         """Return the bytes of a value, without copying them."""
@@ -189,22 +197,29 @@ class PageReader:
         if odd or count < 1 or not PAGE_HEADER.size <= lower <= upper <= size:
             raise self.corrupt(f"page {number} has impossible bounds ({lower}, {upper})")
         pointers = struct.unpack_from(f"<{count}H", page, PAGE_HEADER.size)
-        nodes = []
+        nodes, spans = [], []
         for pointer in pointers:
-            if not upper <= pointer <= size - _NODE.size:
+            if not upper <= pointer <= size - NODE.size:
                 raise self.corrupt(f"page {number} has a node at {pointer}, outside its bounds")
-            low, high, node_flags, key_size = _NODE.unpack_from(page, pointer)
-            start = pointer + _NODE.size
+            low, high, node_flags, key_size = NODE.unpack_from(page, pointer)
+            start = pointer + NODE.size
             if start + key_size > size:
                 raise self.corrupt(f"page {number} has a key that leaves the page")
             key = bytes(page[start : start + key_size])
+            end = start + key_size
             if flags == P_BRANCH:
                 nodes.append(Node(key, child=low | high << 16 | node_flags << 32))
             else:
-                nbytes = low | high << 16
-                nodes.append(
-                    self._leaf_node(number, page, key, start + key_size, nbytes, node_flags)
-                )
+                if integer_keys and node_flags not in (0, F_BIGDATA):
+                    raise self.corrupt(f"page {number} has a node of an unknown kind")
+                node = self._leaf_node(number, page, key, end, low | high << 16, node_flags)
+                end += len(node.inline) if node.value is None else PAGE_NUMBER.size
+                nodes.append(node)
+            spans.append((pointer, end + end % 2))
+        # liblmdb keeps the nodes of a page packed, and would move the wrong bytes if they were not
+        spans.sort()
+        if [upper, *(end for _, end in spans)] != [*(start for start, _ in spans), size]:
+            raise self.corrupt(f"page {number} has nodes that overlap, or gaps between them")
         for left, right in zip(nodes[flags == P_BRANCH :], nodes[1 + (flags == P_BRANCH) :]):
             if _sort_key(left.key, integer_keys) >= _sort_key(right.key, integer_keys):
                 raise self.corrupt(f"page {number} has keys out of order")
@@ -213,13 +228,15 @@ class PageReader:
     def _leaf_node(
         self, number: int, page: memoryview, key: bytes, start: int, nbytes: int, flags: int
     ) -> Node:
-        if flags == 0:
+        if flags == 0 or flags & (F_SUBDATA | F_DUPDATA):
+            # stores have no databases inside the database; other LMDB files may, and are to be
+            # recognised as such rather than called damaged
             if start + nbytes > self.page_size:
                 raise self.corrupt(f"page {number} has a value that leaves the page")
             return Node(key, inline=bytes(page[start : start + nbytes]))
-        if flags != F_BIGDATA or start + _PAGE_NUMBER.size > self.page_size:
+        if flags != F_BIGDATA or start + PAGE_NUMBER.size > self.page_size:
             raise self.corrupt(f"page {number} has a node of an unknown kind ({flags})")
-        (first,) = _PAGE_NUMBER.unpack_from(page, start)
+        (first,) = PAGE_NUMBER.unpack_from(page, start)
         pages = -(-(nbytes + VALUE_OFFSET) // self.page_size)
         self.page_bytes(first, pages)  # for its bounds check; the pages are not touched
         return Node(key, value=Value(first, pages, first * self.page_size + VALUE_OFFSET, nbytes))
@@ -231,7 +248,7 @@ class PageReader:
             return None
         header = self.page_bytes(value.page, value.pages)
         number, _, flags, _, _ = PAGE_HEADER.unpack_from(header)
-        (pages,) = _OVERFLOW_COUNT.unpack_from(header, 12)
+        (pages,) = OVERFLOW_COUNT.unpack_from(header, 12)
         if number != value.page or flags != P_OVERFLOW or pages != value.pages:
             raise self.corrupt(
                 f"the value of {node.key!r} should be {value.pages} pages from page {value.page}; "
@@ -242,7 +259,8 @@ class PageReader:
     def _read_metas(self) -> tuple[Meta, Meta]:
         if self._nbytes < META_NBYTES:
             raise NotAStoreError(
-                f"{self.name}: {self._nbytes} bytes are too few for an ocrstore file."
+                f"{self.name}: {self._nbytes} bytes are too few for an ocrstore file. Check the "
+                "path, or copy the file again."
             )
         first = self._read_meta(0, 0)
         if self._nbytes < 2 * first.page_size:
@@ -255,39 +273,60 @@ class PageReader:
     def _read_meta(self, slot: int, start: int) -> Meta:
         number, _, flags, _, _ = PAGE_HEADER.unpack_from(self._buffer, start)
         position = start + PAGE_HEADER.size
-        magic, version, address, map_size = _META.unpack_from(self._buffer, position)
-        if magic != _MAGIC:
+        magic, version, address, map_size = META.unpack_from(self._buffer, position)
+        if magic != MAGIC:
+            (newer,) = struct.unpack_from("<I", self._buffer, start + _NEWER_MAGIC_OFFSET)
+            if slot == 0 and newer == MAGIC:
+                raise UnsupportedFormatError(
+                    f"{self.name}: a file of LMDB 1.0; ocrstore files are of LMDB 0.9. It was not "
+                    "written by ocrstore; `ocrstore build` makes a store."
+                )
             if slot == 0:
                 raise NotAStoreError(
                     f"{self.name}: not an ocrstore file (no LMDB magic number at byte 16). "
                     "Check the path; `ocrstore build` makes a store."
                 )
             raise self.corrupt("its second meta page has no magic number")
-        if version != _DATA_VERSION:
+        if version != DATA_VERSION:
             raise UnsupportedFormatError(
                 f"{self.name}: LMDB data version {version}; ocrstore files have version "
-                f"{_DATA_VERSION} (LMDB 0.9). It was not written by ocrstore."
+                f"{DATA_VERSION} (LMDB 0.9). It was not written by ocrstore; `ocrstore build` "
+                "makes a store."
             )
         if number != slot or flags != P_META or address != 0:
             raise self.corrupt(f"meta page {slot} has a damaged header")
-        position += _META.size
-        page_size = _TREE.unpack_from(self._buffer, position)[0]
+        position += META.size
+        page_size = TREE.unpack_from(self._buffer, position)[0]
         if page_size not in (4096, 8192, 16384, 32768):
             raise self.corrupt(f"impossible page size {page_size}")
-        free = Tree(*_TREE.unpack_from(self._buffer, position)[1:])
-        main = Tree(*_TREE.unpack_from(self._buffer, position + _TREE.size)[1:])
-        position += 2 * _TREE.size
-        last_page, transaction = _META_TAIL.unpack_from(self._buffer, position)
-        if free.flags not in _FREE_TREE_FLAGS or main.flags != 0:
-            raise self.corrupt(f"meta page {slot} has unknown flags")
+        free = Tree(*TREE.unpack_from(self._buffer, position)[1:])
+        main_pad, *rest = TREE.unpack_from(self._buffer, position + TREE.size)
+        main = Tree(*rest)
+        position += 2 * TREE.size
+        last_page, transaction = META_TAIL.unpack_from(self._buffer, position)
+        if free.flags != FREE_TREE_FLAGS or main.flags != 0:
+            raise NotAStoreError(
+                f"{self.name}: an LMDB file, but of another kind than ocrstore writes (flags "
+                f"{free.flags:#x} and {main.flags:#x} in meta page {slot}). Check the path; if it "
+                "was a store, restore it from a copy."
+            )
+        if main_pad:
+            raise self.corrupt(f"meta page {slot} has a reserved field that is not zero")
+        if max(free.depth, main.depth) > _MAX_DEPTH:
+            raise self.corrupt(f"meta page {slot} records a tree deeper than {_MAX_DEPTH} pages")
         return Meta(slot, page_size, map_size, free, main, last_page, transaction)
+
+    def is_unfinished(self) -> bool:
+        """Tell whether values follow the meta pages although no tree leads to them."""
+        start = 2 * self.page_size
+        if not self.meta.main.is_empty or self._nbytes < start + PAGE_HEADER.size:
+            return False
+        number, _, flags, _, _ = PAGE_HEADER.unpack_from(self._buffer, start)
+        return bool(number == 2 and flags == P_OVERFLOW)
 
     def corrupt(self, why: str) -> CorruptStoreError:
         """Make the error for damage found in this file."""
-        return CorruptStoreError(
-            f"{self.name}: {why}. The file is damaged or cut off: restore it from a copy or build "
-            "it again."
-        )
+        return corrupt(self.name, why)
 
 
 def _sort_key(key: bytes, integer: bool) -> tuple[int, bytes]:

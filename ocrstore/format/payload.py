@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ocrstore.format.columns import Column
-from ocrstore.format.environment import Environment
 from ocrstore.format.extents import ExtentBuilder
 from ocrstore.format.index import Rows
 from ocrstore.format.layout import GROUP_NBYTES, GROUP_ROWS, GROUP_STEP, extent_key
+from ocrstore.format.pages import Value
 
 StoredRow = tuple[npt.NDArray[np.uint8], tuple[int, ...]]
 """A row's bytes as they go into the file, and the shape they decode to."""
@@ -21,15 +21,27 @@ GroupRecord = Callable[[int, Mapping[str, Rows]], dict[bytes, Any]]
 """Given a group's number and rows (offsets from their values' starts): what to commit with it."""
 
 
-class PayloadWriter:
-    """Writes the rows of some columns, group by group, into an environment.
+class Container(Protocol):
+    """Where values go: a new file (`BulkFile`) or a published one (`Environment`)."""
 
-    Memory: one row group here and one in LMDB while it is committed, however many rows come.
+    page_size: int
+
+    def commit(
+        self, puts: Mapping[bytes, Any], *, deletes: Iterable[bytes] = ()
+    ) -> dict[bytes, Value]:
+        """Write and delete values together; buffers stay untouched until the next commit."""
+        ...
+
+
+class PayloadWriter:
+    """Writes the rows of some columns, group by group.
+
+    Memory: two row groups, one being filled and one being written, however many rows come.
     """
 
     def __init__(
         self,
-        environment: Environment,
+        container: Container,
         columns: Mapping[str, Column],
         *,
         first_group: int,
@@ -37,7 +49,7 @@ class PayloadWriter:
         group_rows: int = GROUP_ROWS,
         group_nbytes: int = GROUP_NBYTES,
     ) -> None:
-        self._environment = environment
+        self._container = container
         self._columns = dict(columns)
         self._record = record
         self._capacity = group_rows
@@ -46,10 +58,13 @@ class PayloadWriter:
         self.written: list[bytes] = []
         """Database keys of all extents committed here."""
         self._rows: dict[str, list[Rows]] = {name: [] for name in columns}
-        self._builders = {
-            name: ExtentBuilder(name, raw=column.is_raw, capacity=group_rows)
-            for name, column in columns.items()
-        }
+        self._builders, self._spare = (
+            {
+                name: ExtentBuilder(name, raw=column.is_raw, capacity=group_rows)
+                for name, column in columns.items()
+            }
+            for _ in range(2)
+        )
         self._shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in columns}
         self.pending = 0
 
@@ -87,7 +102,7 @@ class PayloadWriter:
         rows: dict[str, Rows] = {}
         for name, builder in self._builders.items():
             puts[extent_key(group, name)] = builder.finish(
-                group, page_size=self._environment.page_size
+                group, page_size=self._container.page_size
             )
             entries = builder.entries
             shape = np.array(self._shapes[name], np.int32).reshape(self.pending, -1)
@@ -99,13 +114,14 @@ class PayloadWriter:
                 entries["hash"].astype(np.uint64),
             )
         extra = self._record(group, rows) if self._record else {}
-        places = self._environment.commit({**puts, **extra})
+        places = self._container.commit({**puts, **extra})
         for name, part in rows.items():
             place = places[extent_key(group, name)]
             self._rows[name].append(located(part, place.offset))
             self.written.append(extent_key(group, name))
-            self._builders[name].clear()
+            self._spare[name].clear()
             self._shapes[name].clear()
+        self._builders, self._spare = self._spare, self._builders
         self.pending = 0
         self.next_group += 1
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterable
 from pathlib import Path
 
 from ocrstore.errors import StoreExistsError, WriteError
 from ocrstore.format.environment import write_error
+from ocrstore.format.locking import FileLock
 
 
 def partial_path(target: Path) -> Path:
@@ -29,30 +31,31 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         raise WriteError(f"{target}: the folder {target.parent} does not exist. Make it first.")
 
 
-def sync_file(path: Path) -> None:
-    """Bring a file's bytes onto the disk."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as exc:
-        raise write_error(str(path), exc) from exc
-
-
-def publish(partial: Path, target: Path) -> None:
-    """Make the hidden file the store, atomically; readers of the old one keep it."""
-    sync_file(partial)
+def publish(partial: Path, target: Path, *, locks: Iterable[FileLock]) -> None:
+    """Make the hidden file, synced before, the store; readers of the old one keep it."""
+    if sys.platform == "win32":  # an open file cannot be renamed there
+        for lock in locks:
+            lock.release()
     try:
         partial.replace(target)
     except OSError as exc:
         raise write_error(str(target), exc) from exc
     if sys.platform != "win32":  # a directory cannot be synced there
-        # the rename has happened: a file system that cannot sync a directory does not undo it
-        with suppress(OSError):
-            descriptor = os.open(target.parent, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        _sync_directory(target)
+
+
+def _sync_directory(target: Path) -> None:
+    try:
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        # some file systems cannot sync a directory, or not for everyone; the rename has happened
+        if exc.errno not in (errno.EIO, errno.ENOSPC):
+            return
+        raise WriteError(
+            f"{target}: is published whole, but its folder could not be brought onto the disk: "
+            f"{exc.strerror}. It may be missing after a power failure; check the disk."
+        ) from exc

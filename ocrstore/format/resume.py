@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import xxhash
 
-from ocrstore.errors import OCRStoreError
-from ocrstore.format.blobs import GROUP_MAGIC, PENDING_MAGIC, decode_blob, encode_blob
+from ocrstore.errors import CorruptStoreError, OCRStoreError
+from ocrstore.format.blobs import (
+    GROUP_MAGIC,
+    PENDING_MAGIC,
+    blob_value_nbytes,
+    decode_blob,
+    encode_blob,
+)
+from ocrstore.format.bulk import PAGE_SIZE
 from ocrstore.format.columns import Column
-from ocrstore.format.environment import check_structure
-from ocrstore.format.extents import parse_extent
+from ocrstore.format.extents import extent_value_nbytes, parse_extent
 from ocrstore.format.index import Rows, parse_index, serialize
 from ocrstore.format.layout import (
     GROUP_PREFIX,
     PENDING_KEY,
+    VALUE_OFFSET,
     extent_key,
     numbered_key,
-    parse_numbered_key,
 )
 from ocrstore.format.manifest import encode_json
 from ocrstore.format.mapping import Mapping as FileMapping
-from ocrstore.format.pages import PageReader
+from ocrstore.format.pages import OVERFLOW_COUNT, P_OVERFLOW, PAGE_HEADER, Value
 from ocrstore.format.payload import located
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedGroup:
-    """A row group that an interrupted run had committed, checked row by row."""
+    """A row group that an interrupted run had written, checked row by row."""
 
     number: int
     keys: list[str]
@@ -39,10 +44,18 @@ class ResumedGroup:
     attributes: pa.Table
 
 
-def encode_pending(columns: Mapping[str, Column], token: str, page_size: int) -> dict[bytes, bytes]:
+@dataclass(slots=True)
+class Resumed:
+    """The sound part of an unfinished file: its groups, and where all its values lie."""
+
+    groups: list[ResumedGroup] = field(default_factory=list)
+    values: dict[bytes, Value] = field(default_factory=dict)
+
+
+def encode_pending(columns: Mapping[str, Column], token: str) -> dict[bytes, bytes]:
     """Make the record that marks a file as unfinished and says what is being built."""
     payload = _pending(columns, token)
-    return {PENDING_KEY: encode_blob(PENDING_MAGIC, 0, payload, page_size=page_size)}
+    return {PENDING_KEY: encode_blob(PENDING_MAGIC, 0, payload, page_size=PAGE_SIZE)}
 
 
 def _pending(columns: Mapping[str, Column], token: str) -> bytes:
@@ -50,9 +63,9 @@ def _pending(columns: Mapping[str, Column], token: str) -> bytes:
     return encode_json({"columns": described, "token": token})
 
 
-def encode_group(number: int, table: pa.Table, *, page_size: int) -> dict[bytes, bytes]:
+def encode_group(number: int, table: pa.Table) -> dict[bytes, bytes]:
     """Make the record of one group: its part of the index, with offsets inside its extents."""
-    blob = encode_blob(GROUP_MAGIC, number, serialize(table), page_size=page_size)
+    blob = encode_blob(GROUP_MAGIC, number, serialize(table), page_size=PAGE_SIZE)
     return {numbered_key(GROUP_PREFIX, number): blob}
 
 
@@ -61,61 +74,93 @@ def leftovers(groups: int) -> list[bytes]:
     return [PENDING_KEY, *(numbered_key(GROUP_PREFIX, number) for number in range(groups))]
 
 
-def load(partial: Path, columns: Mapping[str, Column], token: str) -> list[ResumedGroup] | None:
-    """Return the groups of an interrupted run of the same work; None if there is nothing to use.
+def load(partial: Path, columns: Mapping[str, Column], token: str) -> Resumed | None:
+    """Return what an interrupted run of the same work has written; None if it was other work.
 
-    Every row is compared with its hash: after a power failure the file may hold anything. What
-    is not sound in every byte is not used at all.
+    Every row is compared with its hash: after a power failure the file may hold anything. The
+    first thing that is not sound, and all behind it, is written again.
     """
     try:
-        check_structure(str(partial))
-        pages = PageReader(FileMapping(partial).buffer, name=str(partial))
-        last = pages.last()
-        if last is None or last[0] != PENDING_KEY or last[1] is None:
+        scan = _Scan(FileMapping(partial).buffer, columns)
+        if bytes(scan.pending()) != _pending(columns, token):
             return None
-        pending = decode_blob(PENDING_MAGIC, 0, pages.view(last[1]), what="pending")
-        if bytes(pending) != _pending(columns, token):
-            return None
-        groups = [
-            _load_group(pages, columns, position, key, value)
-            for position, (key, value) in enumerate(pages.items(GROUP_PREFIX))
-        ]
     except OCRStoreError:
         return None
-    return groups
+    resumed = Resumed(values={PENDING_KEY: scan.places.pop(PENDING_KEY)})
+    while True:
+        try:
+            group = scan.group(len(resumed.groups))
+        except OCRStoreError:
+            return resumed
+        resumed.groups.append(group)
+        resumed.values.update(scan.places)
+        scan.places.clear()
 
 
-def _load_group(
-    pages: PageReader, columns: Mapping[str, Column], position: int, key: bytes, value: Any
-) -> ResumedGroup:
-    where = f"{pages.name}: group record {position}"
-    number = parse_numbered_key(GROUP_PREFIX, key)
-    if number != position or value is None:
-        raise pages.corrupt(f"{where} is missing")
-    payload = decode_blob(GROUP_MAGIC, number, pages.view(value), what=where)
-    # the table outlives the file it was read from, so it gets memory of its own
-    copied = memoryview(bytes(payload))
-    with pa.ipc.open_file(pa.py_buffer(copied)) as reader:
-        samples = sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
-    index = parse_index(copied, columns, samples=samples, where=where)
-    rows: dict[str, Rows] = {}
-    for name in columns:
-        place = pages.find(extent_key(number, name))
-        if place is None:
-            raise pages.corrupt(f"{where}: column {name!r} is missing")
-        data = pages.view(place)
-        extent = parse_extent(data, group=number, column=name, where=where)
-        entries, part = extent.entries, index.rows[name]
-        if (
-            len(entries) != samples
-            or (entries["offset"] != part.offset).any()
-            or (entries["nbytes"] != part.nbytes).any()
-            or any(
-                xxhash.xxh3_64_intdigest(data[start : start + nbytes]) != digest
-                for start, nbytes, digest in entries.tolist()
-            )
-        ):
-            raise pages.corrupt(f"{where}: column {name!r} is not what was written")
-        rows[name] = located(part, place.offset)
-    keys = index.table["key"].to_pylist()
-    return ResumedGroup(number, keys, rows, index.table.select(index.attributes.names))
+class _Scan:
+    """Reads values one behind the other, as they were written."""
+
+    def __init__(self, buffer: memoryview, columns: Mapping[str, Column]) -> None:
+        self._buffer = buffer
+        self._columns = columns
+        self._page = 2
+        self.places: dict[bytes, Value] = {}
+
+    def _next(self) -> memoryview:
+        start = self._page * PAGE_SIZE
+        if start + PAGE_SIZE > len(self._buffer):
+            raise CorruptStoreError("the file ends here")
+        number, _, flags, _, _ = PAGE_HEADER.unpack_from(self._buffer, start)
+        (pages,) = OVERFLOW_COUNT.unpack_from(self._buffer, start + 12)
+        end = start + pages * PAGE_SIZE
+        if number != self._page or flags != P_OVERFLOW or pages < 1 or end > len(self._buffer):
+            raise CorruptStoreError("not a value")
+        return self._buffer[start + VALUE_OFFSET : end]
+
+    def _take(self, key: bytes, data: memoryview, nbytes: int) -> Value:
+        value = Value(
+            self._page,
+            (len(data) + VALUE_OFFSET) // PAGE_SIZE,
+            self._page * PAGE_SIZE + VALUE_OFFSET,
+            nbytes,
+        )
+        self.places[key] = value
+        self._page += value.pages
+        return value
+
+    def _blob(self, magic: bytes, number: int, key: bytes) -> memoryview:
+        data = self._next()
+        payload = decode_blob(magic, number, data, what="record")
+        self._take(key, data, blob_value_nbytes(len(payload), page_size=PAGE_SIZE))
+        return payload
+
+    def pending(self) -> memoryview:
+        """Read the record every unfinished file starts with."""
+        return self._blob(PENDING_MAGIC, 0, PENDING_KEY)
+
+    def group(self, number: int) -> ResumedGroup:
+        """Read one group: an extent per column, then its record."""
+        found = {}
+        for name in self._columns:
+            data = self._next()
+            extent = parse_extent(data, group=number, column=name, where="extent")
+            nbytes = extent_value_nbytes(extent.end, page_size=PAGE_SIZE)
+            place = self._take(extent_key(number, name), data, nbytes)
+            for start, size, digest in extent.entries.tolist():
+                if xxhash.xxh3_64_intdigest(data[start : start + size]) != digest:
+                    raise CorruptStoreError("a row is not what was written")
+            found[name] = (extent, place)
+        # the table outlives the mapping, so it gets memory of its own
+        record = self._blob(GROUP_MAGIC, number, numbered_key(GROUP_PREFIX, number))
+        samples = max((len(extent.entries) for extent, _ in found.values()), default=0)
+        index = parse_index(
+            memoryview(bytes(record)), self._columns, samples=samples, where="group record"
+        )
+        rows: dict[str, Rows] = {}
+        for name, (extent, place) in found.items():
+            part, entries = index.rows[name], extent.entries
+            if (part.offset != entries["offset"]).any() or (part.hash != entries["hash"]).any():
+                raise CorruptStoreError("the record and the extent do not agree")
+            rows[name] = located(part, place.offset)
+        keys = index.table["key"].to_pylist()
+        return ResumedGroup(number, keys, rows, index.table.select(index.attributes.names))

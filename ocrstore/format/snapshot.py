@@ -13,19 +13,19 @@ from ocrstore.errors import (
     UnsupportedFormatError,
 )
 from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, decode_blob
+from ocrstore.format.damage import corrupt
 from ocrstore.format.index import Index, check_places, parse_index
 from ocrstore.format.layout import (
     INDEX_PREFIX,
     MANIFEST_PREFIX,
-    PENDING_KEY,
     numbered_key,
     parse_numbered_key,
 )
 from ocrstore.format.manifest import Manifest, parse_manifest
 from ocrstore.format.mapping import Mapping
-from ocrstore.format.pages import META_NBYTES, PageReader
+from ocrstore.format.pages import META_NBYTES, PageReader, Value
 
-_ATTEMPTS = 16
+_ATTEMPTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,21 @@ class Snapshot:
     mapping: Mapping
     manifest: Manifest
     index: Index
-    newest: int
-    """The newest generation when this was read."""
+    generations: tuple[int, ...]
+    """All generations the file held when this was read, oldest first."""
+
+    @property
+    def newest(self) -> int:
+        """The newest generation when this was read."""
+        return self.generations[-1]
 
 
 def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None) -> Snapshot:
     """Read manifest and index of the newest generation, or of the one asked for.
 
-    Readers take no lock. A commit that happens meanwhile may reuse tree pages being read; then
-    the meta pages have changed, and reading starts again.
+    Readers take no lock. A commit that happens meanwhile may reuse tree pages being read, or lie
+    behind the end of what was mapped; then the meta pages or the file's size have changed, and the
+    search starts again. The records it finds never change once they are published.
     """
     if sys.byteorder != "little":
         raise UnsupportedFormatError("ocrstore files are little-endian; this machine is not.")
@@ -51,10 +57,14 @@ def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None
         mapping = Mapping(path)
         before = _metas(mapping)
         try:
-            return _read(mapping, generation)
+            found = _find(mapping, generation)
         except (CorruptStoreError, UnknownGenerationError, NotAStoreError):
-            if attempt == _ATTEMPTS - 1 or _metas(mapping) == before:
+            unchanged = _metas(mapping) == before and not mapping.has_grown()
+            if attempt == _ATTEMPTS - 1 or unchanged:
                 raise
+        else:
+            if attempt == _ATTEMPTS - 1 or _metas(mapping) == before:
+                return _load(mapping, found)
     raise AssertionError("unreachable")  # the last attempt returns or raises
 
 
@@ -65,16 +75,37 @@ def _metas(mapping: Mapping) -> bytes:
     return b"".join(bytes(buffer[start : start + META_NBYTES]) for start in starts)
 
 
-def _read(mapping: Mapping, generation: int | None) -> Snapshot:
-    name = mapping.path
-    pages = PageReader(mapping.buffer, name=name)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where the records of one generation lie."""
+
+    pages: PageReader
+    generations: tuple[int, ...]
+    generation: int
+    manifest: Value
+    index: Value
+
+
+def _find(mapping: Mapping, generation: int | None) -> _Found:
+    pages = PageReader(mapping.buffer, name=mapping.path)
     newest = newest_generation(pages)
     if generation is None:
         generation = newest
-    manifest = read_manifest(pages, generation)
-    index = read_index(pages, manifest)
-    check_places(index, first=2 * pages.page_size, end=mapping.nbytes, where=name)
-    return Snapshot(mapping, manifest, index, newest)
+    return _Found(
+        pages,
+        tuple(list_generations(pages)),
+        generation,
+        _find_manifest(pages, generation),
+        _find_index(pages, generation),
+    )
+
+
+def _load(mapping: Mapping, found: _Found) -> Snapshot:
+    pages = found.pages
+    manifest = _parse_manifest(pages, found.generation, found.manifest)
+    index = _parse_index(pages, manifest, found.index)
+    check_places(index, first=2 * pages.page_size, end=mapping.nbytes, where=mapping.path)
+    return Snapshot(mapping, manifest, index, found.generations)
 
 
 def newest_generation(pages: PageReader) -> int:
@@ -84,11 +115,11 @@ def newest_generation(pages: PageReader) -> int:
         generation = parse_numbered_key(MANIFEST_PREFIX, last[0])
         if generation is not None:
             return generation
-        if last[0] == PENDING_KEY:
-            raise NotAStoreError(
-                f"{pages.name}: an unfinished build, not a store. Run the build again: it goes on "
-                "where it stopped."
-            )
+    elif pages.is_unfinished():
+        raise NotAStoreError(
+            f"{pages.name}: an unfinished build, not a store. Run the build again: it goes on "
+            "where it stopped."
+        )
     raise NotAStoreError(
         f"{pages.name}: an LMDB file, but not an ocrstore file (it has no manifest). "
         "`ocrstore build` makes a store."
@@ -103,23 +134,40 @@ def list_generations(pages: PageReader) -> list[int]:
 
 def read_manifest(pages: PageReader, generation: int) -> Manifest:
     """Read and check the manifest of one generation."""
-    where = f"{pages.name}: manifest of generation {generation}"
+    return _parse_manifest(pages, generation, _find_manifest(pages, generation))
+
+
+def read_index(pages: PageReader, manifest: Manifest) -> Index:
+    """Read and check the index that belongs to a manifest; its table points into the file."""
+    return _parse_index(pages, manifest, _find_index(pages, manifest.generation))
+
+
+def _find_manifest(pages: PageReader, generation: int) -> Value:
     valid = isinstance(generation, int) and 0 <= generation < 10**8
     value = pages.find(numbered_key(MANIFEST_PREFIX, generation)) if valid else None
     if value is None:
         known = ", ".join(map(str, list_generations(pages)))
         raise UnknownGenerationError(
-            f"{pages.name}: has no generation {generation}; it has {known}."
+            f"{pages.name}: has no generation {generation}; it has {known}. Older ones are gone "
+            "after `ocrstore compact`."
         )
-    payload = decode_blob(MANIFEST_MAGIC, generation, pages.view(value), what=where)
-    return parse_manifest(bytes(payload), generation=generation, where=where)
+    return value
 
 
-def read_index(pages: PageReader, manifest: Manifest) -> Index:
-    """Read and check the index that belongs to a manifest; its table points into the file."""
-    where = f"{pages.name}: index of generation {manifest.generation}"
-    value = pages.find(numbered_key(INDEX_PREFIX, manifest.generation))
+def _find_index(pages: PageReader, generation: int) -> Value:
+    value = pages.find(numbered_key(INDEX_PREFIX, generation))
     if value is None:
-        raise CorruptStoreError(f"{where}: is not there. Restore the file from a copy.")
+        raise corrupt(f"{pages.name}: index of generation {generation}", "is not there")
+    return value
+
+
+def _parse_manifest(pages: PageReader, generation: int, value: Value) -> Manifest:
+    where = f"{pages.name}: manifest of generation {generation}"
+    payload = decode_blob(MANIFEST_MAGIC, generation, pages.view(value), what=where)
+    return parse_manifest(payload, generation=generation, where=where)
+
+
+def _parse_index(pages: PageReader, manifest: Manifest, value: Value) -> Index:
+    where = f"{pages.name}: index of generation {manifest.generation}"
     payload = decode_blob(INDEX_MAGIC, manifest.generation, pages.view(value), what=where)
     return parse_index(payload, manifest.columns, samples=manifest.samples, where=where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,19 +14,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ocrstore.errors import (
-    OCRStoreError,
     SchemaError,
     StoreClosedError,
     UnknownSampleError,
 )
 from ocrstore.format import resume as resuming
 from ocrstore.format.attributes import check_schema, to_schema, to_table, unify
+from ocrstore.format.bulk import BulkFile
 from ocrstore.format.codecs import encode_row
 from ocrstore.format.columns import Column, Encoded
-from ocrstore.format.environment import Environment, write_error
+from ocrstore.format.environment import Environment
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
 from ocrstore.format.index import Rows, build_table
-from ocrstore.format.layout import EXTENT_PREFIX, MAX_KEY_NBYTES, is_valid_name, parse_extent_key
+from ocrstore.format.layout import (
+    EXTENT_PREFIX,
+    MAX_KEY_NBYTES,
+    MAX_ROW_NBYTES,
+    is_valid_name,
+    parse_extent_key,
+)
 from ocrstore.format.locking import FileLock
 from ocrstore.format.pages import PageReader
 from ocrstore.format.payload import PayloadWriter, StoredRow
@@ -48,7 +53,7 @@ class Writer:
     def __init__(
         self,
         target: Path,
-        environment: Environment,
+        container: BulkFile | Environment,
         locks: Sequence[FileLock],
         columns: Mapping[str, Column],
         *,
@@ -64,7 +69,7 @@ class Writer:
         self.columns = dict(columns)
         self.metadata: dict[str, Any] = dict(metadata)
         """JSON that goes into the manifest; may be changed until the writer closes."""
-        self._environment = environment
+        self._container = container
         self._locks = list(locks)
         self._base = base
         self._partial = partial
@@ -81,7 +86,7 @@ class Writer:
         self._order: dict[str, int] = {key: row for row, key in enumerate(keys)}
         self._counts = {"appended": 0, "replaced": 0, "deleted": 0}
         self._payload = PayloadWriter(
-            environment,
+            container,
             columns,
             first_group=base.manifest.groups if base else 0,
             record=self._group_record if token is not None else None,
@@ -166,14 +171,14 @@ class Writer:
         if os.getpid() != self._pid:
             self._open = False
             return
-        if self._partial is None and self._payload.written:
-            # unpublished extents of a published file: free their pages now rather than next time
-            with suppress(OCRStoreError):
-                self._environment.commit({}, deletes=self._payload.written)
-        self._environment.close()
-        if self._partial is not None and self._token is None:
-            self._partial.unlink(missing_ok=True)
-        self._release()
+        # extents that were committed to a published file stay until the next writer frees them:
+        # an interrupt may come after the commit that published them
+        try:
+            self._container.close()
+            if self._partial is not None and self._token is None:
+                self._partial.unlink(missing_ok=True)
+        finally:
+            self._release()
 
     def __enter__(self) -> Writer:
         return self
@@ -194,7 +199,7 @@ class Writer:
             self.abort()
 
     def _take(self, key: str, arrays: Arrays, attributes: Mapping[str, Any] | None) -> None:
-        rows = self._stored_rows(key, arrays)
+        rows = stored_rows(self.columns, key, arrays)
         self._keys.append(key)
         self._records.append(dict(attributes or {}))
         self._order[key] = self._taken
@@ -205,29 +210,6 @@ class Writer:
         except BaseException:
             self.abort()  # what this writer holds and what is in the file may differ now
             raise
-
-    def _stored_rows(self, key: str, arrays: Arrays) -> dict[str, StoredRow]:
-        odd = set(arrays) ^ set(self.columns)
-        if odd:
-            raise SchemaError(
-                f"sample {key!r}: needs one array for each of {sorted(self.columns)}; "
-                f"missing or unknown: {sorted(odd)}."
-            )
-        rows: dict[str, StoredRow] = {}
-        for name, column in self.columns.items():
-            value = arrays[name]
-            where = f"sample {key!r}, column {name!r}"
-            if isinstance(value, Encoded):
-                rows[name] = _encoded(column, value, where)
-                continue
-            if column.codec == "jpeg":
-                raise SchemaError(
-                    f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
-                    "own bytes, so that nothing is lost by encoding again."
-                )
-            array = column.conform(value, where=where)
-            rows[name] = (encode_row(column, array), array.shape)
-        return rows
 
     def _finish_group(self) -> None:
         """Keep the attributes of a committed group as a compact table."""
@@ -240,7 +222,7 @@ class Writer:
         table = to_table(self._keys, self._records, self._schema)
         self._tables.append(table)
         record = build_table(self._keys, self.columns, rows, table)
-        return resuming.encode_group(group, record, page_size=self._environment.page_size)
+        return resuming.encode_group(group, record)
 
     def _adopt(self, groups: Sequence[resuming.ResumedGroup]) -> None:
         for group in groups:
@@ -258,7 +240,7 @@ class Writer:
         base = self._base
         metadata = check_metadata(self.metadata)
         if base and not any(self._counts.values()) and metadata == dict(base.manifest.metadata):
-            self._environment.close()
+            self._container.close()
             return
         if self._payload.pending:
             self._payload.flush()
@@ -266,7 +248,7 @@ class Writer:
         generation = base.newest + 1 if base else 1
         entry = history_entry(self._action, generation, samples=len(self._order), **self._counts)
         publish_generation(
-            self._environment,
+            self._container,
             self._index_table(),
             self.columns,
             generation=generation,
@@ -275,11 +257,11 @@ class Writer:
             metadata=metadata,
             deletes=resuming.leftovers(self._payload.next_group) if self._token else (),
         )
-        self._environment.close()
+        if isinstance(self._container, BulkFile):
+            self._container.finish()
+        self._container.close()
         if self._partial is not None:
-            if sys.platform == "win32":
-                self._release_locks()  # an open file cannot be renamed there
-            publish(self._partial, self.path)
+            publish(self._partial, self.path, locks=self._locks)
 
     def _index_table(self) -> pa.Table:
         rows = self._payload.rows()
@@ -314,12 +296,9 @@ class Writer:
         if key not in self._order:
             raise UnknownSampleError(f"{self.path}: no sample {key!r}; use append() to add it.")
 
-    def _release_locks(self) -> None:
+    def _release(self) -> None:
         for lock in self._locks:
             lock.release()
-
-    def _release(self) -> None:
-        self._release_locks()
         self._open = False
 
 
@@ -344,7 +323,7 @@ def create(
     beside the target.
     """
     target = Path(path)
-    columns = _check_columns(columns)
+    columns = check_columns(columns)
     schema = to_schema(attributes)
     if schema is not None:
         schema = check_schema(schema, columns)
@@ -353,27 +332,28 @@ def create(
     options = {"group_rows": group_rows, "group_nbytes": group_nbytes}
     partial = partial_path(target)
     locks = [FileLock(partial, create=True, store=target)]
+    container: BulkFile | None = None
     try:
+        check_target(target, overwrite=overwrite)  # another writer may have published it just now
         if target.exists():  # a writer that is adding to it would lose its work
             locks.append(FileLock(target, create=False, store=target))
         resumed = resuming.load(partial, columns, resume) if resume is not None else None
-        if resumed is None:
-            # truncated only under its lock: no other writer can be at work in it
-            os.truncate(partial, 0)
-        environment = Environment(str(partial), durable=False)
+        # opened, and emptied, only under its lock: no other writer can be at work in it
+        container = BulkFile(partial, resume=resumed.values if resumed else None)
         if resume is not None and resumed is None:
-            environment.commit(resuming.encode_pending(columns, resume, environment.page_size))
-    except BaseException as exc:
-        if resume is None:
-            partial.unlink(missing_ok=True)
+            container.commit(resuming.encode_pending(columns, resume))
+    except BaseException:
+        if container is not None:
+            container.close()
+        with suppress(OSError):
+            if resume is None or partial.stat().st_size == 0:
+                partial.unlink()
         for lock in locks:
             lock.release()
-        if isinstance(exc, OSError) and not isinstance(exc, OCRStoreError):
-            raise write_error(str(partial), exc) from exc
         raise
     writer = Writer(
         target,
-        environment,
+        container,
         locks,
         columns,
         base=None,
@@ -385,7 +365,7 @@ def create(
         group_options={name: value for name, value in options.items() if value is not None},
     )
     if resumed:
-        writer._adopt(resumed)
+        writer._adopt(resumed.groups)
     return writer
 
 
@@ -414,9 +394,10 @@ def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
     """Lock a published store, check it, and free what a killed writer left in it."""
     take_snapshot(target)  # its errors are better than those of a lock
     lock = FileLock(target, create=False, store=target)
+    environment: Environment | None = None
     try:
         base = take_snapshot(target)
-        environment = Environment(str(target), durable=True)
+        environment = Environment(target)
         pages = PageReader(base.mapping.buffer, name=str(target))
         places = {key: parse_extent_key(key) for key, _ in pages.items(EXTENT_PREFIX)}
         orphans = [
@@ -425,12 +406,15 @@ def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
         if orphans:
             environment.commit({}, deletes=orphans)
     except BaseException:
+        if environment is not None:
+            environment.close()
         lock.release()
         raise
     return environment, lock, base
 
 
-def _check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
+def check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Refuse columns whose name or description cannot be stored."""
     for name, column in columns.items():
         if not is_valid_name(name):
             raise SchemaError(
@@ -453,10 +437,39 @@ def _check_key(key: str) -> None:
         raise SchemaError(f"The key {key[:40]!r}… has {nbytes} bytes; at most {MAX_KEY_NBYTES}.")
 
 
+def stored_rows(columns: Mapping[str, Column], key: str, arrays: Arrays) -> dict[str, StoredRow]:
+    """Turn a sample's arrays into the bytes to store, or say which one does not fit."""
+    odd = set(arrays) ^ set(columns)
+    if odd:
+        raise SchemaError(
+            f"sample {key!r}: needs one array for each of {sorted(columns)}; "
+            f"missing or unknown: {sorted(odd)}."
+        )
+    rows: dict[str, StoredRow] = {}
+    for name, column in columns.items():
+        value = arrays[name]
+        where = f"sample {key!r}, column {name!r}"
+        if isinstance(value, Encoded):
+            rows[name] = _encoded(column, value, where)
+            continue
+        if column.codec == "jpeg":
+            raise SchemaError(
+                f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
+                "own bytes, so that nothing is lost by encoding again."
+            )
+        array = column.conform(value, where=where)
+        rows[name] = (encode_row(column, array), array.shape)
+    return rows
+
+
 def _encoded(column: Column, row: Encoded, where: str) -> StoredRow:
     shape = tuple(int(size) for size in row.shape)
     if not column.accepts(shape) or min(shape, default=0) < 0:
         raise SchemaError(f"{where}: expected shape {column.shape}, found {shape}.")
     if column.codec != "jpeg":
         raise SchemaError(f"{where}: Encoded is for jpeg columns; this one is {column.codec}.")
+    if not column.fits(shape) or len(row.data) > MAX_ROW_NBYTES:
+        raise SchemaError(
+            f"{where}: shape {shape}; a row may have at most 2 GiB. Split the sample."
+        )
     return np.frombuffer(row.data, np.uint8), shape

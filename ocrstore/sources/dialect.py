@@ -26,7 +26,6 @@ class Entry:
     """Whatever `Dialect.regions` needs; kept small and picklable."""
     where: str
     """For messages: the file, and the line or index in it."""
-    flaws: tuple[Flaw, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

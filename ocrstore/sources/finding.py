@@ -31,6 +31,8 @@ class Found:
     dialect: Dialect
     files: tuple[AnnotationFile, ...] = ()
     how: str = ""
+    listing: Listing | None = None
+    """What lies in the annotations folder, if it is a folder of its own."""
     named: bool = False
     """True when the user named them, False when they were found by looking around."""
 
@@ -49,18 +51,18 @@ def find(images: Path, listing: Listing, *, annotations: Path | None, format: st
 
 def _find_named(annotations: Path, wanted: Dialect | None) -> Found:
     where = shown(annotations)
+    listed: Listing | None = None
     if annotations.is_dir():
         listed = list_folder(annotations)
         files, folder = _files(listed.others), True
-    elif annotations.exists():
+    elif annotations.is_file():
         files, folder = [AnnotationFile(annotations, annotations.name)], False
     else:
         raise SourceError(f"{where}: no such file or folder; name the annotations there are")
-    answers = _look(files, wanted, folder=folder)
+    answers = _look(files, wanted, folder=folder, insist=wanted is not None)
     if len(answers) == 1:
-        return Found(
-            answers[0].dialect, answers[0].files, f"annotations named: {where}", named=True
-        )
+        how = f"annotations named: {where}"
+        return Found(answers[0].dialect, answers[0].files, how, listed, named=True)
     if answers:
         raise _several(where, answers)
     raise SourceError(
@@ -70,25 +72,30 @@ def _find_named(annotations: Path, wanted: Dialect | None) -> Found:
 
 
 def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Found:
-    places: list[tuple[str, list[AnnotationFile], bool]] = [
-        ("beside the pictures", _files(listing.others), True)
+    places: list[tuple[str, list[AnnotationFile], Listing | None]] = [
+        ("beside the pictures", _files(listing.others), listing)
     ]
-    parent = Path(os.path.realpath(images)).parent
-    name = Path(os.path.realpath(images)).name
+    here = Path(os.path.abspath(images))  # noqa: PTH100 - links stay: the user sees their names
+    parent, name = here.parent, here.name
     for folder in (*SIBLING_FOLDERS, f"{name}_gt"):
         path = parent / folder
         if folder != name and path.is_dir():
-            places.append((f"in {shown(path)}", _files(list_folder(path).others), True))
+            listed = list_folder(path)
+            places.append((f"in {shown(path)}", _files(listed.others), listed))
     for file in (*SIBLING_FILES, f"{name}.json", f"{name}.txt"):
         path = parent / file
         if path.is_file():
-            places.append((f"in {shown(path)}", [AnnotationFile(path, file)], False))
+            places.append((f"in {shown(path)}", [AnnotationFile(path, file)], None))
     answers: list[Found] = []
-    for place, files, is_folder in places:
-        answers += [
-            Found(answer.dialect, answer.files, f"found {place}")
-            for answer in _look(files, wanted, folder=is_folder)
-        ]
+    # a named dialect first has to know the files; only if none is known, any that it could read do
+    for insist in (False, True) if wanted is not None else (False,):
+        for place, files, around in places:
+            answers += [
+                Found(answer.dialect, answer.files, f"found {place}", around)
+                for answer in _look(files, wanted, folder=around is not None, insist=insist)
+            ]
+        if answers:
+            break
     if len(answers) == 1:
         return answers[0]
     if answers:
@@ -119,27 +126,24 @@ def _of(dialect: Dialect, files: Sequence[AnnotationFile]) -> list[AnnotationFil
 
 
 def _look(
-    files: Sequence[AnnotationFile], wanted: Dialect | None, *, folder: bool
+    files: Sequence[AnnotationFile], wanted: Dialect | None, *, folder: bool, insist: bool
 ) -> list[_Answer]:
-    """Ask every dialect, or the wanted one; an answer from each that knows the files."""
-    if wanted is not None and not folder:
-        return [_Answer(wanted, tuple(files))]
+    """Ask every dialect, or the wanted one; an answer from each that knows the files.
+
+    To `insist` is to take the files even if the wanted dialect does not recognise them.
+    """
     step = max(1, -(-len(files) // _LOOKED_AT))
     answers: list[_Answer] = []
     for dialect in (wanted,) if wanted is not None else all_dialects():
         mine = _of(dialect, files) if folder else list(files)
-        if not dialect.per_picture:
-            # one file speaks of all pictures: a folder of very many files is something else
-            known = (
-                [file for file in mine if dialect.recognise(file)]
-                if len(mine) <= 4 * _LOOKED_AT
-                else []
-            )
-            if wanted is not None and len(mine) == 1:
-                known = mine
-            answers += [_Answer(dialect, (file,)) for file in known]
-        elif any(dialect.recognise(file) for file in mine[::step]) or (wanted is not None and mine):
+        if dialect.per_picture:
+            if mine and (insist or any(dialect.recognise(file) for file in mine[::step])):
+                answers.append(_Answer(dialect, tuple(mine)))
+        elif insist and len(mine) == 1:
             answers.append(_Answer(dialect, tuple(mine)))
+        elif len(mine) <= 4 * _LOOKED_AT:
+            # one file speaks of all pictures: a folder of very many files is something else
+            answers += [_Answer(dialect, (file,)) for file in mine if dialect.recognise(file)]
     return answers
 
 

@@ -48,7 +48,7 @@ class _Line:
 
 def _lines(text: str) -> list[_Line]:
     lines: list[_Line] = []
-    for number, line in enumerate(_LINE_END.split(text.replace("\ufeff", "", 1)), start=1):
+    for number, line in enumerate(_LINE_END.split(text.removeprefix("\ufeff")), start=1):
         if not line.strip():
             continue
         field = _FIELD["," if _COMMA_FIRST.match(line) else " "]

@@ -17,7 +17,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ocrstore.sample import Problem
 from ocrstore.sources.dialect import Dialect, Entry
@@ -95,7 +95,7 @@ def match(entries: Sequence[Entry], pictures: Sequence[FoundFile], dialect: Dial
     matcher = _Matcher(pictures)
     left = matcher.rounds([(entry, entry.names) for entry in entries])
     # costly names are asked for only where the cheap ones found nothing
-    left = matcher.rounds([(entry, tuple(dialect.other_names(entry))) for entry, _ in left])
+    left = matcher.rounds([_renamed(entry, dialect) for entry, _ in left])
     for entry, _ in left:
         message = f"{entry.where}: no picture is named {shown(entry.names[0])}"
         matcher.result.problems.append(Problem("missing-picture", message))
@@ -105,11 +105,17 @@ def match(entries: Sequence[Entry], pictures: Sequence[FoundFile], dialect: Dial
 _Pending = list[tuple[Entry, tuple[str, ...]]]
 
 
+def _renamed(entry: Entry, dialect: Dialect) -> tuple[Entry, tuple[str, ...]]:
+    names = tuple(dialect.other_names(entry))
+    return (replace(entry, names=names) if names else entry), names
+
+
 class _Matcher:
     def __init__(self, pictures: Sequence[FoundFile]) -> None:
         self.result = Matches()
         self._pictures = pictures
-        self._exact = {picture.relative: row for row, picture in enumerate(pictures)}
+        self._exact = {picture.key: row for row, picture in enumerate(pictures)}
+        self._exact |= {picture.relative: row for row, picture in enumerate(pictures)}
         paths = [(path, row) for row, picture in enumerate(pictures) for path in _readings(picture)]
         self._paths = paths
         self._indexes: dict[tuple[bool, bool], _Index] = {}
@@ -125,48 +131,65 @@ class _Matcher:
         """Match in ever looser rounds; return what no round found anything for."""
         longest = max((len(names) for _, names in pending), default=0)
         for nth in range(longest):
+            pending = self._exact_round(pending, nth)
             for bare in (False, True):
+                # the loosest reading finds all that the others find: ask it who is worth the rounds
+                hopeful: _Pending = []
+                hopeless: _Pending = []
+                for item in pending:
+                    found = self._find(item, nth, bare, _LAST, fold=True)
+                    (hopeful if found else hopeless).append(item)
                 for reach in (_PATH, _TAIL, _LAST):
                     for fold in (False, True):
-                        pending = self._round(pending, nth, bare, reach, fold)
+                        hopeful = self._round(hopeful, nth, bare, reach, fold=fold)
+                pending = hopeless
         return pending
 
-    def _round(self, pending: _Pending, nth: int, bare: bool, reach: str, fold: bool) -> _Pending:
-        first = not (bare or fold) and reach == _PATH
+    def _find(
+        self, item: tuple[Entry, tuple[str, ...]], nth: int, bare: bool, reach: str, *, fold: bool
+    ) -> list[int]:
+        names = item[1]
+        if nth >= len(names):
+            return []
+        name = _spell(tidy(names[nth]), fold, bare)
+        return sorted(set(self._index(fold, bare).find(name, reach)))
+
+    def _exact_round(self, pending: _Pending, nth: int) -> _Pending:
+        left: _Pending = []
+        for entry, names in pending:
+            row = self._exact.get(names[nth]) if nth < len(names) else None
+            if row is None:
+                left.append((entry, names))
+            elif row in self.result.entries:
+                what = f"{self._key(row)} is annotated already"
+                self._report("duplicate-annotation", entry, what, row)
+            else:
+                self.result.entries[row] = entry
+        return left
+
+    def _round(
+        self, pending: _Pending, nth: int, bare: bool, reach: str, *, fold: bool
+    ) -> _Pending:
         left: _Pending = []
         claims: dict[int, list[tuple[Entry, str]]] = {}
         for entry, names in pending:
-            if nth >= len(names):
-                left.append((entry, names))
-                continue
-            name = names[nth]
-            if first and name in self._exact:
-                self._claim_exact(self._exact[name], entry)
-                continue
-            found = sorted(set(self._index(fold, bare).find(_spell(tidy(name), fold, bare), reach)))
+            found = self._find((entry, names), nth, bare, reach, fold=fold)
             if not found:
                 left.append((entry, names))
             elif len(found) > 1:
-                self._ambiguous(entry, name, found)
+                self._ambiguous(entry, names[nth], found)
             else:
-                claims.setdefault(found[0], []).append((entry, name))
+                claims.setdefault(found[0], []).append((entry, names[nth]))
         for row, claimants in claims.items():
             self._settle(row, claimants, bare)
         return left
-
-    def _claim_exact(self, row: int, entry: Entry) -> None:
-        if row in self.result.entries:
-            self._report(
-                "duplicate-annotation", entry, f"{self._key(row)} is annotated already", row
-            )
-        else:
-            self.result.entries[row] = entry
 
     def _settle(self, row: int, claimants: list[tuple[Entry, str]], bare: bool) -> None:
         if row in self.result.entries:
             for entry, name in claimants:
                 taken = f"{self._key(row)} has an annotation that names it better"
-                if bare and not is_picture_name(name):
+                same = plain(tidy(name)) == plain(self._pictures[row].relative)
+                if same or (bare and not is_picture_name(name)):
                     self._report("duplicate-annotation", entry, taken, row)
                 else:
                     what = f"no picture is named {shown(name)}; {taken}"
@@ -197,11 +220,11 @@ class _Matcher:
 
 
 def _readings(picture: FoundFile) -> list[str]:
-    """The names a picture goes by: its path; if that is no UTF-8, its key and Latin-1 reading."""
+    """The names a picture goes by: its path; if that is no UTF-8, its Latin-1 reading too."""
     path = picture.relative
     try:
         path.encode()
     except UnicodeEncodeError:
         raw = path.encode("utf-8", "surrogatepass" if os.name == "nt" else "surrogateescape")
-        return [path, picture.key, raw.decode("latin-1")]
+        return [path, raw.decode("latin-1")]
     return [path]

@@ -95,7 +95,8 @@ def _brief_int(value: int) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # numpy's own scalars may come from a dialect that computes its points
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _points(points: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -103,6 +104,7 @@ def _points(points: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
         points = points.tolist()
     if not isinstance(points, list | tuple):
         raise _RejectedError("bad-points", f"expected a list of points, found {brief(points)}")
+    points = [point.tolist() if isinstance(point, np.ndarray) else point for point in points]
     if points and all(isinstance(point, list | tuple) for point in points):
         for i, point in enumerate(points):
             if len(point) == 1:
@@ -124,7 +126,7 @@ def _points(points: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
             "too-few-points", f"{len(values) // 2} points; a polygon has three or more"
         )
     for value in values:
-        if not (isinstance(value, int) or math.isfinite(value)):
+        if not isinstance(value, int) and not math.isfinite(value):
             raise _RejectedError("not-finite", f"a coordinate is {value}")
         if not -COORDINATE_LIMIT <= value <= COORDINATE_LIMIT:
             raise _RejectedError("huge-coordinates", f"a coordinate is {brief(value)}")

@@ -81,19 +81,17 @@ class Source:
                 message = f"{shown(picture.key)}: no annotation speaks of it"
                 problems = (Problem("no-annotation", message, key=picture.key),)
             return SourceSample(picture.key, picture.path, annotated=False, problems=problems)
-        early = [Problem(flaw.kind, flaw.message, key=picture.key) for flaw in entry.flaws]
+        key, where = picture.key, entry.where
         try:
-            polygons, found = judge(
-                self._dialect.regions(entry), key=picture.key, where=entry.where
-            )
+            polygons, found = judge(self._dialect.regions(entry), key=key, where=where)
         except UnusableAnnotationError as exc:
-            unusable = Problem(
-                exc.kind, f"{exc.message}; the annotation is left out", key=picture.key
-            )
-            return SourceSample(
-                picture.key, picture.path, annotated=False, problems=(*early, unusable)
-            )
-        return SourceSample(picture.key, picture.path, tuple(polygons), problems=(*early, *found))
+            unusable = Problem(exc.kind, f"{exc.message}; the annotation is left out", key=key)
+        except Exception as exc:  # a dialect may be anyone's code; one picture must not end a build
+            what = f"{where}: {type(exc).__name__} in the dialect {self.dialect}: {exc}"
+            unusable = Problem("dialect-failed", shown(what), key=key)
+        else:
+            return SourceSample(key, picture.path, tuple(polygons), problems=tuple(found))
+        return SourceSample(key, picture.path, annotated=False, problems=(unusable,))
 
 
 def open_source(
@@ -133,7 +131,7 @@ def open_source(
         matches.entries,
         problems=(
             *listing.problems,
-            *_not_pictures(listing, paths),
+            *_passed_over(listing, found),
             *collisions(listing.pictures, plain=plain, folded=folded),
             *problems,
             *matches.problems,
@@ -170,12 +168,25 @@ def _unrelated(found: Found, root: Path, entries: list[Entry], matches: Matches)
     return Found(get_dialect("folder"), how=how)
 
 
-def _not_pictures(listing: Listing, annotations: tuple[Path, ...]) -> Iterator[Problem]:
-    used = {os.path.realpath(path) for path in annotations}
-    for file in listing.others:
-        if os.path.realpath(file.path) not in used:
-            message = f"{shown(file.key)}: not a picture, by its ending; passed over"
-            yield Problem("not-a-picture", message)
+def _passed_over(listing: Listing, found: Found) -> Iterator[Problem]:
+    """Report the files, among pictures and among annotations, that are neither."""
+    used = {os.fspath(file.path) for file in found.files}
+    left = [file for file in listing.others if os.fspath(file.path) not in used]
+    if left:  # the same file may have been named by another path; costly, so only for these
+        real = {os.path.realpath(path) for path in used}
+        left = [file for file in left if os.path.realpath(file.path) not in real]
+    for file in left:
+        message = f"{shown(file.key)}: not a picture, by its ending; passed over"
+        yield Problem("not-a-picture", message)
+    if found.listing is None or found.listing is listing:
+        return
+    among = {os.path.realpath(file.path) for file in left} if left else set()
+    for file in found.listing.others:
+        if os.fspath(file.path) not in used and os.path.realpath(file.path) not in among:
+            message = f"{shown(file.path)}: not read as {found.dialect.name}; passed over"
+            yield Problem("not-an-annotation", message)
+    told = set(listing.problems)
+    yield from (p for p in found.listing.problems if p.kind != "hidden-files" and p not in told)
 
 
 def _describe(root: Path, listing: Listing, found: Found, matches: Matches) -> str:

@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 
 from ocrstore.decode import available_backends, decode, read_header
 from ocrstore.decode.jpeg import opencv_family
+from ocrstore.decode.jpeg_markers import require_end
 from ocrstore.errors import DecodeError
 
 ALL_BACKENDS = ("turbojpeg", "simplejpeg", "opencv")
@@ -137,6 +138,17 @@ def test_a_truncated_picture_is_an_error(backend):
         for end in (3, 20, 300, len(data) // 2, len(data) * 9 // 10, len(data) - 2, len(data) - 1):
             with pytest.raises(DecodeError):
                 decode(data[:end], backend=backend)
+
+
+def test_an_end_marker_inside_a_table_is_not_the_end():
+    """Between two scans of a progressive file a table may hold the same two bytes."""
+    scan = b"\xff\xda\x00\x02 data \xff\x00\xff\xd0 data "
+    table = b"\xff\xc4\x00\x06\xff\xd9\xff\xd9"
+    with pytest.raises(DecodeError, match="no end marker"):
+        require_end(scan + table + scan, 0)
+    require_end(scan + table + scan + b"\xff\xd9", 0)
+    with pytest.raises(DecodeError, match="truncated"):
+        require_end(scan + b"\xff\xc4", 0)
 
 
 def test_bytes_after_the_end_do_not_matter(backend):

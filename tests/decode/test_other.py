@@ -72,6 +72,7 @@ CASES = {
         {**LOSSLESS, "save_all": True, "append_images": [spin().convert("RGBA")]},
     ),
     "bmp": ("BMP", "RGB", {}),
+    "bmp 32-bit": ("BMP", "RGBA", {}),
     "bmp gray": ("BMP", "L", {}),
     "bmp palette": ("BMP", "P", {}),
     "bmp 1-bit": ("BMP", "1", {}),
@@ -255,6 +256,78 @@ def test_a_bmp_that_runs_from_the_top():
     np.testing.assert_array_equal(decode(bytes(data)).pixels, RGB[::-1])
 
 
+def build_bmp(pixels, depth, *, header=40, masks=()):
+    """A BMP of 4 x 2 pixels, with channel masks if there are any."""
+    compression = 3 if masks else 0
+    info = struct.pack("<IiiHHIIiiII", header, 4, 2, 1, depth, compression, len(pixels), 0, 0, 0, 0)
+    info = (info + struct.pack(f"<{len(masks)}I", *masks)).ljust(header, b"\0")
+    start = 14 + len(info)
+    return b"BM" + struct.pack("<IHHI", start + len(pixels), 0, 0, start) + info + pixels
+
+
+BYTES = RNG.integers(0, 256, 32, dtype=np.uint8)
+QUADS = BYTES.reshape(2, 4, 4)[::-1]
+MASKS = (0xFF0000, 0x00FF00, 0x0000FF)
+
+
+@pytest.mark.parametrize(
+    ("header", "masks", "alpha"),
+    [
+        pytest.param(40, (), False, id="no masks"),
+        pytest.param(40, MASKS, False, id="masks behind a short header"),
+        pytest.param(108, (*MASKS, 0), False, id="no alpha mask"),
+        pytest.param(108, (*MASKS, 0xFF000000), True, id="alpha mask"),
+        pytest.param(124, (*MASKS, 0xFF000000), True, id="alpha mask, longest header"),
+    ],
+)
+def test_bmp_alpha_counts_only_where_it_is_declared(header, masks, alpha):
+    """The fourth byte is filling unless a mask says otherwise."""
+    got = decode(build_bmp(BYTES.tobytes(), 32, header=header, masks=masks)).pixels
+    rgb = QUADS[..., 2::-1]
+    np.testing.assert_array_equal(got, over_white(rgb, QUADS[..., 3]) if alpha else rgb)
+
+
+@pytest.mark.parametrize(
+    ("masks", "bits"),
+    [((), (5, 5, 5)), ((0x7C00, 0x3E0, 0x1F), (5, 5, 5)), ((0xF800, 0x7E0, 0x1F), (5, 6, 5))],
+)
+def test_bmp_of_sixteen_bits_per_pixel(masks, bits):
+    """5 and 6 bits spread over 0 to 255, so white is white."""
+    words = BYTES[:16].copy().view("<u2").reshape(2, 4)
+    words[0, 0] = 0xFFFF
+    got = decode(build_bmp(words.tobytes(), 16, masks=masks)).pixels
+    _, green, blue = bits
+    shifts = (green + blue, blue, 0)
+    for channel, (shift, width) in enumerate(zip(shifts, bits, strict=True)):
+        value = (words[::-1] >> shift) & ((1 << width) - 1)
+        exact = value * 255 / ((1 << width) - 1)
+        assert np.abs(got[..., channel] - exact).max() <= 1
+    assert (got[1, 0] == 255).all()
+
+
+def test_bmp_of_rare_layouts_is_refused():
+    """Masks in another order, and other codings."""
+    with pytest.raises(DecodeError, match="masks"):
+        decode(build_bmp(BYTES.tobytes(), 32, masks=MASKS[::-1]))
+    data = bytearray(build_bmp(BYTES.tobytes(), 32))
+    data[30] = 4
+    with pytest.raises(DecodeError, match="compression 4"):
+        decode(bytes(data))
+
+
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_tiff_palettes_of_few_bits(tiff, bits):
+    """Colours of the map, which 1-bit pictures have too."""
+    count = 1 << bits
+    colours = RNG.integers(0, 256, (3, count))
+    packed = RNG.integers(0, 256, (6, 2 * bits), dtype=np.uint8)
+    tags = [(258, [bits]), (320, [int(c) * 257 for c in colours.ravel()])]
+    data = tiff(np.zeros((6, 16, 1), np.uint8), 3, tags=tags, strip=packed.tobytes())
+    unpacked = np.unpackbits(packed, axis=1).reshape(6, 16, bits)
+    index = unpacked @ (1 << np.arange(bits)[::-1])
+    np.testing.assert_array_equal(decode(data).pixels, np.moveaxis(colours[:, index], 0, -1))
+
+
 @pytest.mark.parametrize(
     ("samples", "photometric", "tags", "words"),
     [
@@ -262,8 +335,13 @@ def test_a_bmp_that_runs_from_the_top():
         (WIDE[..., :3], 8, [], "colour space 8"),
         (WIDE[..., :1].astype(np.uint32), 1, [], "32 bits"),
         (WIDE[..., :1], 1, [(339, [2])], "signed"),
-        (WIDE[..., :3], 1, [], "extra channels"),
-        (WIDE, 5, [], "cannot decode"),
+        (WIDE[..., :3], 1, [], "3 channels of 16 bits"),
+        (WIDE[..., :2], 2, [], "2 channels"),
+        (WIDE, 5, [], "4 channels of 16 bits"),
+        (WIDE[..., :1], 3, [], "1 channels of 16 bits"),
+        (WIDE[..., :1], 1, [(258, [12])], "12 bits"),
+        (WIDE[..., :2], 3, [(258, [8, 8])], "2 channels of 8 bits"),
+        (WIDE[..., :2], 1, [(259, [7])], "compression 7"),
     ],
 )
 def test_tiffs_that_would_come_out_wrong_are_refused(tiff, samples, photometric, tags, words):

@@ -1,0 +1,1 @@
+"""The tests of ocrstore; `tests.strategies` is shared by the property tests."""

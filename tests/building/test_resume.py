@@ -1,0 +1,222 @@
+"""Builds that are killed, interrupted or run out of disk: nothing is lost, the next one goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+
+import ocrstore
+from ocrstore.building.build import build
+from ocrstore.building.check_source import check_source
+from ocrstore.errors import WorkerDiedError
+
+from .conftest import REPOSITORY, SIZE, draw, encode, kinds
+
+GROUP = 64  # samples in a row group
+COUNT = 150
+SMALL = [[[2, 2], [25, 2], [25, 20], [2, 20]]]
+
+
+@pytest.fixture
+def many(dataset):
+    """Pictures for two row groups and a bit, quick to make."""
+    for i in range(COUNT):
+        pixels = draw(24, 30)
+        pixels[0, 0] = (i, 255 - i, i)
+        dataset.add(f"{i:04}.png", encode(pixels, ".png"), quads=SMALL)
+    return dataset
+
+
+def run_child(dataset, body, *, workers=0, code=None):
+    """Build in a child that does `body` before each sample is counted; returns its result."""
+    script = f"""
+        import os, signal, sys
+        from ocrstore.building.build import build
+
+        def progress(now):
+{textwrap.indent(textwrap.dedent(body), " " * 12)}
+
+        build({str(dataset.images)!r}, {str(dataset.store)!r}, size={SIZE}, workers={workers},
+              progress=progress)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        encoding="utf-8",
+        start_new_session=True,
+        timeout=100,
+    )
+    if code is not None:
+        assert done.returncode == code, done.stderr
+    return done
+
+
+def fresh(dataset):
+    """The fingerprint of an uninterrupted build."""
+    return build(dataset.images, dataset.root / "fresh.ocrs", size=SIZE, workers=0).fingerprint
+
+
+def go_on(dataset, **options):
+    """Build again, in this process."""
+    return build(dataset.images, dataset.store, **{"size": SIZE, "workers": 0, **options})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+@pytest.mark.parametrize(
+    ("at", "resumed", "workers"),
+    [(10, 0, 0), (100, GROUP, 0), (100, GROUP, 2), (COUNT, 2 * GROUP, 0)],
+)
+def test_sigkill(many, at, resumed, workers):
+    """Killed at any moment: no store, and the next build takes up every committed group."""
+    body = f"if now.done == {at}: os.kill(os.getpid(), signal.SIGKILL)"
+    run_child(many, body, workers=workers, code=-signal.SIGKILL)
+    assert not many.store.exists()
+    report = go_on(many)
+    assert report.resumed == report.reused == resumed
+    assert report.derived == COUNT - resumed and report.samples == COUNT
+    assert report.fingerprint == fresh(many)
+    assert ocrstore.verify(many.store).ok
+    assert {p.name for p in many.root.iterdir()} == {"images", "gt", "out.ocrs", "fresh.ocrs"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
+def test_ctrl_c(many):
+    """Ctrl-C reaches the workers, too; they leave it to the build, which keeps what is done."""
+    body = "if now.done == 70: os.killpg(0, signal.SIGINT)"
+    done = run_child(many, body, workers=2)
+    assert done.returncode not in (0, -signal.SIGKILL) and "KeyboardInterrupt" in done.stderr
+    assert not many.store.exists()
+    report = go_on(many)
+    assert report.resumed == GROUP and report.fingerprint == fresh(many)
+
+
+def test_what_changes_between_the_runs(many):
+    """A resumed build sees pictures that changed, went, came, or got another annotation since."""
+    body = "if now.done == 100: os.kill(os.getpid(), signal.SIGTERM)"
+    run_child(many, body)
+    many.add("0003.png", encode(draw(26, 30), ".png"), quads=SMALL)
+    many.annotate("0004.png", "1,1,20,1,20,20,1,20,x")
+    (many.images / "0005.png").unlink()
+    (many.gt / "gt_0005.txt").unlink()
+    many.add("0006.png", b"now broken")
+    many.add("00000.png", encode(draw(24, 31), ".png"), quads=SMALL)
+    report = go_on(many)
+    assert report.resumed == GROUP - 4
+    assert report.skipped == ["0006.png"] and kinds(report) == {"bad-picture"}
+    assert report.fingerprint == fresh(many)
+    assert check_source(many.store, many.images, workers=0).ok
+
+
+def test_another_recipe_does_not_resume(many):
+    """What an interrupted build left is used by the same build only."""
+    run_child(many, "if now.done == 100: os.kill(os.getpid(), signal.SIGTERM)")
+    report = go_on(many, size=SIZE // 2)
+    assert report.resumed == 0 and report.samples == COUNT
+
+
+def test_a_killed_rewrite_leaves_the_store(many):
+    """A store that is there stays as it is until the new one is whole; the rewrite resumes."""
+    build(many.images, many.store, size=32, workers=0)
+    before = many.store.read_bytes()
+    run_child(many, "if now.done == 100: os.kill(os.getpid(), signal.SIGTERM)")
+    assert many.store.read_bytes() == before
+    report = go_on(many)
+    assert report.action == "rewrite" and report.resumed == GROUP
+    assert report.fingerprint == fresh(many)
+
+
+def test_a_killed_update_leaves_the_store(many):
+    """Changes in place appear together or not at all."""
+    go_on(many)
+    fingerprint = ocrstore.open(many.store).fingerprint
+    for i in range(5):
+        many.add(f"new{i}.png", encode(draw(24, 30, seed=i), ".png"), quads=SMALL)
+    run_child(many, "if now.done == 3: os.kill(os.getpid(), signal.SIGTERM)")
+    assert ocrstore.open(many.store).fingerprint == fingerprint
+    report = go_on(many)
+    assert report.action == "update" and report.derived == 5
+    assert report.fingerprint == fresh(many) and ocrstore.verify(many.store).ok
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
+def test_a_full_disk(many):
+    """The disk refuses: one clear error, and the next build goes on where it stopped."""
+    body = """
+        import resource
+        if now.done == 70:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            nbytes = 4_500_000
+            resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
+    """
+    done = run_child(many, body, code=1)
+    assert "ocrstore.errors.WriteError" in done.stderr
+    assert not many.store.exists()
+    report = go_on(many)
+    assert report.resumed >= GROUP and report.fingerprint == fresh(many)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
+def test_a_killed_worker(many):
+    """A worker that is killed from outside ends the build with an error that says how to go on."""
+
+    def kill(now):
+        if now.done == 80:
+            psutil.Process().children()[0].kill()
+
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on.*--workers"):
+        go_on(many, workers=2, progress=kill)
+    assert not many.store.exists() and not psutil.Process().children()
+    report = go_on(many)
+    assert report.resumed == GROUP and report.fingerprint == fresh(many)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSEGV")
+def test_a_worker_that_crashes_once(many):
+    """A crash is given a second chance by a new worker; nothing is lost."""
+
+    def crash(now):
+        if now.done == 20:
+            psutil.Process().children()[0].send_signal(signal.SIGSEGV)
+
+    report = go_on(many, workers=2, progress=crash)
+    assert report.samples == COUNT and report.ok and report.fingerprint == fresh(many)
+
+
+def test_a_picture_that_vanishes(many):
+    """A picture that goes while the build runs is skipped and named."""
+
+    def remove(now):
+        if now.done == 5:
+            (many.images / "0100.png").unlink()
+
+    report = go_on(many, progress=remove)
+    assert report.skipped == ["0100.png"] and kinds(report) == {"vanished"}
+    assert go_on(many).removed == 0
+
+
+def test_a_picture_that_changes(many):
+    """What is stored is one state of the file, and the next build sees that it changed."""
+
+    def change(now):
+        if now.done == 5:
+            many.add("0100.png", encode(draw(24, 30, seed=7), ".png"), quads=SMALL)
+            many.add("0002.png", encode(draw(24, 30, seed=8), ".png"), quads=SMALL)
+
+    report = go_on(many, progress=change)
+    assert report.ok and report.samples == COUNT
+    again = go_on(many)
+    assert again.derived == 1 and "0002.png" in again.reasons[0]
+    assert check_source(many.store, many.images, workers=0).ok
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_picture_that_never_rests(many):
+    """A file that is different each time it is read is skipped and named."""
+    (many.images / "clock.png").symlink_to("/proc/uptime")
+    report = go_on(many)
+    assert report.skipped == ["clock.png"] and kinds(report) == {"no-annotation", "changing"}

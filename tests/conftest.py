@@ -1,0 +1,86 @@
+"""What the tests of several dangers share: a small store, a folder in memory, a driver's run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ocrstore
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def make_store(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a small store and returns its path."""
+
+    def make(name: str = "store.ocrs", *, samples: int = 8, side: int = 64) -> Path:
+        path = tmp_path / name
+        columns = {
+            "image": ocrstore.Column("uint8", (None, None, 3)),
+            "tensor": ocrstore.Column("uint8", (side, side, 3)),
+            "text": ocrstore.Column("int16", (None,), codec="zstd"),
+        }
+        with ocrstore.create(path, columns) as writer:
+            for number in range(samples):
+                arrays = {
+                    "image": np.full((10 + number % 7, 20, 3), number % 251, np.uint8),
+                    "tensor": np.full((side, side, 3), number % 251, np.uint8),
+                    "text": np.arange(number % 7, dtype=np.int16),
+                }
+                writer.append(f"s{number}", arrays, attributes={"number": number})
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def memory_folder() -> Iterator[Path]:
+    """Return a folder in memory where there is one: nobody waits for the disk there."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent, prefix="ocrstore-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def quick_path(memory_folder: Path) -> Path:
+    """Return a new folder in memory."""
+    return Path(tempfile.mkdtemp(dir=memory_folder))
+
+
+@pytest.fixture
+def run_driver() -> Callable[..., list[Any]]:
+    """Return a function that runs a script of tests/drivers and returns its lines of JSON."""
+
+    def run(name: str, *arguments: object, **variables: str) -> list[Any]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+        command = [sys.executable, str(ROOT / "tests" / "drivers" / name), *map(str, arguments)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def faults_library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Compile the library that makes system calls fail; skip where that cannot be done."""
+    compiler = shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("making system calls fail needs Linux and a C compiler")
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    source = ROOT / "tests" / "drivers" / "faults.c"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True
+    )
+    return str(library)

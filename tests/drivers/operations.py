@@ -1,0 +1,101 @@
+"""What the drivers do to a store: four operations that can be repeated, and what must hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import ocrstore
+
+COLUMNS = {
+    "image": ocrstore.Column("uint8", (None, None, 3)),
+    "tensor": ocrstore.Column("uint8", (40, 40, 3)),
+    "text": ocrstore.Column("int16", (None,), codec="zstd"),
+}
+SAMPLES = 10
+
+
+def arrays(number: int) -> dict[str, np.ndarray]:
+    """Return the arrays of one sample; the same number gives the same."""
+    rng = np.random.default_rng(number)
+    return {
+        "image": rng.integers(0, 256, (20 + number, 30, 3), np.uint8),
+        "tensor": rng.integers(0, 256, (40, 40, 3), np.uint8),
+        "text": np.arange(number, dtype=np.int16),
+    }
+
+
+def fill(writer: ocrstore.Writer, start: int, stop: int) -> None:
+    """Append the samples that are not there yet."""
+    for number in range(start, stop):
+        if f"s{number}" not in writer:
+            writer.append(f"s{number}", arrays(number), attributes={"number": number})
+
+
+def create(path: Path) -> int:
+    """Write a new store in several row groups."""
+    with ocrstore.create(path, COLUMNS, group_rows=4, overwrite=True) as writer:
+        fill(writer, 0, SAMPLES)
+    return writer.resumed
+
+
+def resume(path: Path) -> int:
+    """Do the same as `create`, but go on where an interrupted run stopped."""
+    with ocrstore.create(path, COLUMNS, group_rows=4, resume="work", overwrite=True) as writer:
+        fill(writer, 0, SAMPLES)
+    return writer.resumed
+
+
+def append(path: Path) -> None:
+    """Add, replace and delete samples."""
+    with ocrstore.append(path) as writer:
+        fill(writer, SAMPLES, SAMPLES + 3)
+        writer.replace("s1", arrays(50), attributes={"number": 50})
+        if "s2" in writer:
+            writer.delete("s2")
+
+
+def add_column(path: Path) -> None:
+    """Add a column."""
+    with ocrstore.open(path) as store:
+        if "edge" in store:
+            return
+        count = len(store)
+    spec = ocrstore.Column("float16", (30, 30))
+    maps = (np.full((30, 30), number, np.float16) for number in range(count))
+    ocrstore.add_column(path, "edge", spec, maps)
+
+
+def compact(path: Path) -> None:
+    """Rewrite the store."""
+    ocrstore.compact(path)
+
+
+OPERATIONS = {f.__name__: f for f in (create, resume, append, add_column, compact)}
+
+
+def prepare(path: Path, operation: str) -> None:
+    """Make the store that an operation starts from: for `create` and `resume`, none."""
+    if operation in ("append", "add_column", "compact"):
+        create(path)
+    if operation == "compact":
+        append(path)
+
+
+def state(path: Path) -> str | None:
+    """Return the fingerprint of a store that is sound in every byte; None if there is none."""
+    if not path.exists():
+        return None
+    result = ocrstore.verify(path)
+    if not result.ok:
+        raise AssertionError(f"{path}: {[finding.message for finding in result.findings]}")
+    with ocrstore.open(path) as store:
+        for row in range(len(store)):  # what verify says is what a reader gets
+            store["image"][row].sum()
+        return store.fingerprint
+
+
+def beside(path: Path) -> list[str]:
+    """List what else is in the store's folder."""
+    return sorted(entry.name for entry in path.parent.iterdir() if entry != path)

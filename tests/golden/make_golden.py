@@ -1,0 +1,135 @@
+"""Write the golden store of format 1.0: `python tests/golden/make_golden.py [target]`.
+
+Its content is a function of the row number alone and is written out again, independently, in
+`tests/format/test_golden.py`. The store in this folder is never made again: it stands for all
+stores of format 1.0 that exist, and every later version reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import ocrstore
+from ocrstore import Column, Encoded
+from ocrstore.format import generations
+
+TARGET = Path(__file__).with_name("format-1.0.ocrs")
+EPOCH = 1_750_000_000  # 2025-06-15T15:06:40Z
+WRITER = "0.1.0"  # the version that goes into the history, whatever this one is
+
+COLUMNS = {
+    "image": Column("uint8", (None, None, 3)),
+    "tensor": Column("uint8", (32, 32, 4)),
+    "prob_map": Column("float16", (8, 8)),
+    "score": Column("float64", ()),
+    "words": Column("int32", (None,)),
+    "labels": Column("int64", (None, 2), codec="zstd"),
+    "mask": Column("bool", (16, 16), codec="lz4"),
+    "scan": Column("uint8", (None, None, 3), codec="jpeg"),
+}
+
+ATTRIBUTES = pa.schema(
+    [
+        ("width", pa.int32()),
+        ("polygons", pa.list_(pa.list_(pa.float32()))),
+        ("texts", pa.list_(pa.string())),
+        ("ignored", pa.list_(pa.bool_())),
+        ("origin", pa.struct([("folder", pa.string()), ("number", pa.uint16())])),
+        ("corner", pa.list_(pa.float64(), 2)),
+        ("digest", pa.binary()),
+        ("weight", pa.float16()),
+    ]
+)
+
+METADATA = {"made_for": "tests", "nested": {"list": [1, 2.5, None, True, "é"]}}
+
+# an 8x8 picture; embedded, because another encoder would give other bytes
+JPEG = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABALDA4MChAODQ4SERATGCgaGBYWGDEjJR0oOjM9PDkzODdASFxOQERX"
+    "RTc4UG1RV19iZ2hnPk1xeXBkeFxlZ2P/2wBDARESEhgVGC8aGi9jQjhCY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2Nj"
+    "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2P/wAARCAAIAAgDASIAAhEBAxEB/8QAHwAAAQUBAQEBAQEAAAAAAAAA"
+    "AAECAwQFBgcICQoL/8QAtRAAAgEDAwIEAwUFBAQAAAF9AQIDAAQRBRIhMUEGE1FhByJxFDKBkaEII0KxwRVS0fAk"
+    "M2JyggkKFhcYGRolJicoKSo0NTY3ODk6Q0RFRkdISUpTVFVWV1hZWmNkZWZnaGlqc3R1dnd4eXqDhIWGh4iJipKT"
+    "lJWWl5iZmqKjpKWmp6ipqrKztLW2t7i5usLDxMXGx8jJytLT1NXW19jZ2uHi4+Tl5ufo6erx8vP09fb3+Pn6/8QA"
+    "HwEAAwEBAQEBAQEBAQAAAAAAAAECAwQFBgcICQoL/8QAtREAAgECBAQDBAcFBAQAAQJ3AAECAxEEBSExBhJBUQdh"
+    "cRMiMoEIFEKRobHBCSMzUvAVYnLRChYkNOEl8RcYGRomJygpKjU2Nzg5OkNERUZHSElKU1RVVldYWVpjZGVmZ2hp"
+    "anN0dXZ3eHl6goOEhYaHiImKkpOUlZaXmJmaoqOkpaanqKmqsrO0tba3uLm6wsPExcbHyMnK0tPU1dbX2Nna4uPk"
+    "5ebn6Onq8vP09fb3+Pn6/9oADAMBAAIRAxEAPwChpuhbsfJRRRXJS9+N2Xg8ZV9ktT//2Q=="
+)
+
+
+def arrays(row: int) -> dict[str, Any]:
+    """Return what row number `row` holds (the replaced sample gets the number 13)."""
+    height, width = (40, 34 + row) if row % 4 == 1 else (2, 1 + row)
+    image = np.arange(height * width * 3) * (row + 1) % 251
+    return {
+        "image": image.astype(np.uint8).reshape(height, width, 3),
+        "tensor": ((np.arange(4096) + row) % 256).astype(np.uint8).reshape(32, 32, 4),
+        "prob_map": (np.arange(64).reshape(8, 8) / 64 + row).astype(np.float16),
+        "score": np.float64(row) / 8,
+        "words": np.arange(row % 3, dtype=np.int32) - row,
+        "labels": np.arange(row * 2, dtype=np.int64).reshape(row, 2) * 10**10,
+        "mask": np.tri(16, 16, row % 16 - 8, dtype=np.bool_),
+        "scan": Encoded(JPEG, (8, 8, 3)),
+    }
+
+
+def attributes(row: int) -> dict[str, Any]:
+    """Return the attributes of row number `row`; every third sample has none."""
+    if row % 3 == 2:
+        return {}
+    return {
+        "width": 41 + row,
+        "polygons": [[0.0, 0.5, row, 0.5, row, 9.25], []][: row + 1],
+        "texts": [f"größe {row}", None, ""],
+        "ignored": [True, None, False],
+        "origin": {"folder": "a/b", "number": None if row == 1 else row},
+        "corner": [row + 0.1, -0.0],
+        "digest": bytes([row, 0, 255]),
+        "weight": np.float16(row / 3),
+    }
+
+
+def edge_map(position: int) -> np.ndarray[Any, Any]:
+    """Return the array that generation 3 adds at this position of the store."""
+    return np.full((2, 2), position - 2, np.int8)
+
+
+def make(target: Path) -> None:
+    """Write three generations: created, changed, given one more column."""
+    before = os.environ.get("SOURCE_DATE_EPOCH"), generations.__version__
+    os.environ["SOURCE_DATE_EPOCH"], generations.__version__ = str(EPOCH), WRITER
+    try:
+        with ocrstore.create(
+            target,
+            COLUMNS,
+            attributes=ATTRIBUTES,
+            metadata=METADATA,
+            overwrite=True,
+        ) as writer:
+            for row in range(4):
+                writer.append(f"img/{row}.jpg", arrays(row), attributes=attributes(row))
+        with ocrstore.append(target) as writer:
+            writer.replace("img/1.jpg", arrays(13), attributes=attributes(13))
+            writer.delete("img/2.jpg")
+            writer.append("ünï/6.jpg", arrays(6), attributes=attributes(6))
+        ocrstore.add_column(
+            target, "view/edge_map", Column("int8", (2, 2)), map(edge_map, range(4))
+        )
+    finally:
+        generations.__version__ = before[1]
+        if before[0] is None:
+            del os.environ["SOURCE_DATE_EPOCH"]
+        else:
+            os.environ["SOURCE_DATE_EPOCH"] = before[0]
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)

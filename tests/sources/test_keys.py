@@ -1,0 +1,59 @@
+"""Keys are valid Unicode, and the file name can be told from them."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ocrstore.sources import key_of, path_of
+from ocrstore.sources.keys import shown
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.binary(max_size=40))
+def test_any_bytes_round_trip(name):
+    """Every POSIX file name has a key that is valid UTF-8 and leads back to the same bytes."""
+    path = name.decode("utf-8", "surrogateescape")
+    key = key_of(path)
+    key.encode("utf-8")
+    assert path_of(key).encode("utf-8", "surrogateescape") == name
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_different_names_have_different_keys(a, b):
+    """No two names share a key, even if one is spelled as the other's escape."""
+    assert (key_of(a) == key_of(b)) == (a == b)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (b"plain.jpg", "plain.jpg"),
+        (b"a b/100%.jpg", "a b/100%.jpg"),
+        (b"caf\xe9.jpg", "caf\\xe9.jpg"),
+        (b"back\\slash.jpg", "back\\\\slash.jpg"),
+        (b"\\xe9.jpg", "\\\\xe9.jpg"),
+        ("日本 🎉.jpg".encode(), "日本 🎉.jpg"),
+        (b"new\nline.jpg", "new\nline.jpg"),
+    ],
+)
+def test_known_keys(name, key):
+    """The escaping is the documented one and stays so."""
+    assert key_of(name.decode("utf-8", "surrogateescape")) == key
+
+
+def test_windows_surrogate_round_trips():
+    """A lone surrogate, as Windows names may hold, is written as its code."""
+    assert key_of("a\ud800.jpg") == "a\\ud800.jpg"
+    assert path_of("a\\ud800.jpg") == "a\ud800.jpg"
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.binary(max_size=40))
+def test_shown_is_printable(name):
+    """What goes into a message is valid and on one line."""
+    text = shown(os.fsdecode(name))
+    text.encode("utf-8")
+    assert "\n" not in text and "\x1b" not in text

@@ -1,0 +1,73 @@
+"""The direction of DESIGN: bytes know nothing of pictures, reading nothing of building or torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ocrstore
+
+PACKAGE = Path(ocrstore.__file__).parent
+BUILDING = ("ocrstore.building", "ocrstore.sources", "ocrstore.recipe", "ocrstore.maps")
+HEAVY = {"torch", "lightning", "torchmetrics", "torchdata"}
+PICTURES = {"cv2", "PIL", "simplejpeg", "turbojpeg", "pyclipper", "albumentations"}
+
+
+def imports(path, *, top_level=False):
+    """Names of all modules that a file imports; with `top_level` only those at once."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = tree.body if top_level else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+def modules(folder=""):
+    """All source files below a folder of the package."""
+    return sorted((PACKAGE / folder).rglob("*.py"))
+
+
+def roots(path, **options):
+    """First parts of the names of the modules that a file imports."""
+    return {name.split(".")[0] for name in imports(path, **options)}
+
+
+@pytest.mark.parametrize("path", modules("format"), ids=lambda p: p.stem)
+def test_the_format_knows_bytes_only(path):
+    """Below format/: no pictures, no torch, and of ocrstore only errors and its own version."""
+    assert not roots(path) & (HEAVY | PICTURES)
+    own = {name for name in imports(path) if name.startswith("ocrstore")}
+    allowed = ("ocrstore.format", "ocrstore.errors", "ocrstore.version")
+    assert all(name.startswith(allowed) for name in own), own
+
+
+@pytest.mark.parametrize("name", ["store", "verify", "summary", "pagecache", "export"])
+def test_reading_never_imports_building(name):
+    """The reading side works where nothing needed for building is installed."""
+    names = set(imports(PACKAGE / f"{name}.py"))
+    assert not any(found.startswith(BUILDING) for found in names)
+
+
+def test_torch_is_imported_only_below_torch():
+    """No module outside ocrstore/torch imports torch or what needs it."""
+    outside = [path for path in modules() if "torch" not in path.relative_to(PACKAGE).parts]
+    # a command may import what it needs inside its function
+    offenders = [path.name for path in outside if roots(path, top_level=True) & HEAVY]
+    assert offenders == []
+
+
+def test_importing_ocrstore_is_light():
+    """`import ocrstore` brings in neither torch nor a decoder nor the command line."""
+    code = (
+        "import sys, ocrstore; "
+        f"print(sorted(set(sys.modules) & {HEAVY | PICTURES | {'click', 'rich'}!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

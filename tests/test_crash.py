@@ -1,0 +1,167 @@
+"""Danger: the writing process is killed. The store is then absent, or whole as before or after."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+import ocrstore
+from ocrstore.format.publication import partial_path
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL"),
+    # later Pythons warn of forking beside threads; the children here only write and die
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+
+OPERATIONS = {"create", "resume", "append", "add_column", "compact"}
+SPEC = {"a": ocrstore.Column("uint8", (5000,))}
+
+
+def _check(counts):
+    """All operations were killed, and what the driver checked at each point it found true."""
+    assert {line["operation"] for line in counts} == OPERATIONS
+    for line in counts:
+        assert line["points"] >= 3
+        assert line["before"] > 0
+    return {line["operation"]: line for line in counts}
+
+
+def test_killed_at_every_border_of_a_call(run_driver, quick_path):
+    """SIGKILL before and after each commit, sync, truncation, removal and rename."""
+    counts = _check(run_driver("crash.py", quick_path, "calls"))
+    assert all(line["after"] > 0 for line in counts.values())
+    assert counts["resume"]["resumed"] > 3
+    # a killed build leaves its hidden file for the next run, a killed append nothing
+    assert counts["create"]["hidden"] > 0
+    assert counts["append"]["hidden"] == counts["add_column"]["hidden"] == 0
+
+
+@pytest.mark.parametrize("moment", ["before", "halfway"])
+def test_killed_at_every_system_call(run_driver, quick_path, faults_library, moment):
+    """SIGKILL before and in the middle of each write, sync and rename, inside LMDB too."""
+    counts = _check(run_driver("crash.py", quick_path, moment, LD_PRELOAD=faults_library))
+    assert counts["resume"]["resumed"] > 0
+
+
+def test_killed_at_any_time(run_driver, quick_path):
+    """SIGKILL from outside, whenever it comes."""
+    _check(run_driver("crash.py", quick_path, "random"))
+
+
+def _interrupt(path, *, samples=30, token="work"):
+    """Leave what a killed build leaves: whole row groups in a hidden file, the last one lost."""
+    child = os.fork()
+    if child == 0:
+        with ocrstore.create(path, SPEC, group_rows=4, resume=token) as writer:
+            _fill(writer, samples)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    return partial_path(path)
+
+
+def _fill(writer, samples=40):
+    for number in range(samples):
+        if f"s{number}" not in writer:
+            row = np.full(5000, number, np.uint8)
+            writer.append(f"s{number}", {"a": row}, attributes={"number": number})
+
+
+def _fingerprint(path, **options):
+    with ocrstore.create(path, SPEC, group_rows=4, **options) as writer:
+        resumed = writer.resumed
+        _fill(writer)
+    assert ocrstore.verify(path).ok
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    with ocrstore.open(path) as store:
+        return store.fingerprint, resumed
+
+
+def test_resume_continues_and_gives_the_same_store(quick_path):
+    """A resumed build takes up whole row groups and ends with the content of a build in one go."""
+    path = quick_path / "store.ocrs"
+    _interrupt(path)
+    resumed_fingerprint, resumed = _fingerprint(path, resume="work")
+    assert resumed == 28
+    whole, _ = _fingerprint(path, overwrite=True)
+    assert resumed_fingerprint == whole
+
+
+@pytest.mark.parametrize("token", ["other work", None])
+def test_other_work_starts_again(quick_path, token):
+    """What another build left is neither used nor kept."""
+    path = quick_path / "store.ocrs"
+    _interrupt(path)
+    assert _fingerprint(path, resume=token)[1] == 0
+
+
+@pytest.mark.parametrize("place", ["row", "tree", "record", "cut", "garbage", "empty"])
+def test_a_damaged_hidden_file_is_discarded(quick_path, place):
+    """After a power failure the hidden file may hold anything: then the build starts again."""
+    path = quick_path / "store.ocrs"
+    partial = _interrupt(path)
+    data = bytearray(partial.read_bytes())
+    damaged = {
+        "row": data.replace(b"\x05" * 5000, b"\x05" * 4999 + b"\x04"),
+        "tree": data.replace(b"extent/00000003/a", b"extent/00000003/b"),
+        "record": data.replace(b"OCRSGRP1", b"OCRSGRP2"),
+        "cut": data[: len(data) // 2],
+        "garbage": os.urandom(50_000),
+        "empty": b"",
+    }
+    assert damaged[place] != data
+    partial.write_bytes(damaged[place])
+    fingerprint, resumed = _fingerprint(path, resume="work")
+    assert resumed == 0
+    assert fingerprint == _fingerprint(path, overwrite=True)[0]
+
+
+def test_interrupt_after_the_commit_keeps_what_was_published(make_store, monkeypatch):
+    """Ctrl-C just behind the commit that publishes does not take the new rows away again."""
+    from ocrstore.format import environment
+
+    path = make_store(samples=3)
+    commit = environment.Environment.commit
+
+    def interrupted(self, puts, **options):
+        places = commit(self, puts, **options)
+        if any(key.startswith(b"manifest/") for key in puts):
+            raise KeyboardInterrupt
+        return places
+
+    monkeypatch.setattr(environment.Environment, "commit", interrupted)
+    arrays = {name: column[0] for name, column in ocrstore.open(path)._columns.items()}
+    with pytest.raises(KeyboardInterrupt), ocrstore.append(path) as writer:
+        writer.append("new", arrays, attributes={"number": 1})
+    with pytest.raises(KeyboardInterrupt):
+        spec = ocrstore.Column("uint8", (9000,))
+        ocrstore.add_column(path, "more", spec, np.ones((4, 9000), "u1"))
+    monkeypatch.undo()
+    assert ocrstore.verify(path).ok
+    with ocrstore.open(path) as store:
+        assert store.generations == [1, 2, 3]
+        assert (store["tensor"][store.row("new")] == store["tensor"][0]).all()
+        assert store["more"][3].all()
+
+
+def test_what_a_killed_append_left_is_used_again(quick_path, run_driver):
+    """Row groups that were never published are freed by the next writer, not kept for ever."""
+    path = quick_path / "store.ocrs"
+    _fingerprint(path)
+    sizes = []
+    for _ in range(6):
+        child = os.fork()
+        if child == 0:
+            with ocrstore.append(path) as writer:
+                for number in range(100, 170):
+                    row = np.full(5000, number, np.uint8)
+                    writer.append(f"n{number}", {"a": row}, attributes={"number": 1})
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        sizes.append(path.stat().st_size)
+    assert len(set(sizes[2:])) == 1
+    assert ocrstore.verify(path).ok

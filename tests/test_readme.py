@@ -1,0 +1,63 @@
+"""The README is true: its Python runs, its commands exist, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ocrstore import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with the stores that the README speaks of, built from drawn pictures."""
+    from tools.scenes import write_scenes
+
+    import ocrstore
+
+    folder = tmp_path_factory.mktemp("readme")
+    write_scenes(folder, 17, height=240, width=320, words=2)
+    for name in ("val.ocrs", "train.ocrs"):
+        ocrstore.build(folder / "images", folder / name, annotations=folder / "gt", workers=0)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning")  # no GPU here
+def test_python_examples_run(workplace, monkeypatch):
+    """All Python blocks, in order, in one namespace, as a reader would paste them."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(workplace)
+    assert len(BLOCKS) >= 3
+    namespace: dict[str, object] = {}
+    for block in BLOCKS:
+        exec(compile(block, "README.md", "exec"), namespace)
+    assert tuple(namespace["images"].shape[1:]) == (3, 640, 640)
+    assert namespace["train"][0]["image"].shape == (3, 640, 640)
+
+
+def test_commands_and_options_exist():
+    """Every `ocrstore ...` line names a command, and options that it has."""
+    lines = re.findall(r"^    ocrstore ([^#\n]+)", README, re.M)
+    assert len(lines) >= 6
+    for line in lines:
+        words = shlex.split(line)
+        command = cli.cli.get_command(None, words[0])
+        assert command is not None, line
+        known = {option for parameter in command.params for option in parameter.opts}
+        used = {word for word in words if word.startswith("--")}
+        assert used <= known, (line, used - known)
+
+
+def test_links_and_length():
+    """Relative links lead to files; the README stays short."""
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if "://" not in target:
+            assert (ROOT / target).exists(), target
+    assert len(README.splitlines()) < 150
