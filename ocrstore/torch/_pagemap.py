@@ -157,6 +157,26 @@ class AllFinder:
         return [(start, end)]
 
 
+def fault_count() -> int:
+    """Return how many page faults this process has had.
+
+    The first write to a page of a private mapping is one, so if none happened nothing was written.
+    """
+    import resource
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt
+
+
+def counts_faults(fd: int) -> bool:
+    """Try whether the system counts the fault that a first write to a page is."""
+    with mmap.mmap(fd, PAGE, access=mmap.ACCESS_COPY) as probe:
+        first = probe[0]
+        before = fault_count()
+        probe[0] = first
+        return fault_count() > before
+
+
 def make_finder(name: FinderName) -> Finder:
     """Return the finder of that name, whether or not it works here."""
     if name == "scan":

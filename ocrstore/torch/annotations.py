@@ -29,6 +29,8 @@ def annotate(parts: Parts, name: str) -> Any:
     """
     if name == "rows":
         return torch.from_numpy(parts.rows.copy())
+    for view in parts.views:
+        view.check()
     each = parts.each()
     if name == "polygons":
         return [polygons_in_view(view, row) for view, row in each]

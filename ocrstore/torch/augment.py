@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,18 +84,21 @@ class Augmentation:
 
 
 def _with_keypoints(transform: Transform) -> Transform:
-    processors = getattr(transform, "processors", None)
-    if processors is None or "keypoints" in processors:
+    """Return a composition that carries all keypoints along, whatever it was made with."""
+    if not hasattr(transform, "processors"):
         return transform
     import albumentations
 
     if not isinstance(transform, albumentations.Compose):
         return transform
-    return albumentations.Compose(  # type: ignore[no-any-return]  # it ships no types
-        transform.transforms,
-        keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False),
-        p=transform.p,
-    )
+    with warnings.catch_warnings():
+        # a pipeline that only changes colours leaves keypoints where they are, and that is right
+        warnings.filterwarnings("ignore", message="Got processor for keypoints")
+        return albumentations.Compose(  # type: ignore[no-any-return]  # it ships no types
+            transform.transforms,
+            keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False),
+            p=transform.p,
+        )
 
 
 def _as_picture(image: Any) -> AnyArray:

@@ -132,12 +132,13 @@ class OCRDataModule(LightningDataModule):
         """
         if self._sampler is None or self.trainer is None:
             return {}
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
-        used = min(progress.completed * self.batch_size, len(self._sampler))
-        epoch = self.trainer.fit_loop.epoch_progress.current.processed
+        loop = self.trainer.fit_loop
+        # processed: the step was taken; Lightning counts such a batch as done when it restarts
+        batches = loop.epoch_loop.batch_progress.current.processed
+        used = min(batches * self.batch_size, len(self._sampler))
         state = self._sampler.state_dict(consumed=used)
-        finished = used >= len(self._sampler)
-        state["epoch"] = epoch + 1 if finished else epoch
+        epoch = max(loop.epoch_progress.current.ready - 1, 0)
+        state["epoch"] = epoch + 1 if used >= len(self._sampler) else epoch
         return {"train": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

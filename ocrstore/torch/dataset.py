@@ -111,7 +111,7 @@ class OCRStoreDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return what a DataLoader collates into one batch."""
-        rows = np.array([self._check(int(index)) for index in indices], np.int64)
+        rows = self._check_all(np.asarray(indices, np.int64))
         if self._training is not None:
             return [self._compute(row) for row in rows.tolist()]
         parts = self._parts(rows)
@@ -123,7 +123,7 @@ class OCRStoreDataset(Dataset[Any]):
         return (self[row] for row in range(len(self)))
 
     def _batch(self, rows: IntArray) -> Any:
-        checked = np.array([self._check(row) for row in rows.tolist()], np.int64)
+        checked = self._check_all(rows)
         if self._training is not None:
             from ocrstore.torch.collate import collate_computed
 
@@ -140,6 +140,13 @@ class OCRStoreDataset(Dataset[Any]):
             stores = ", ".join(view.path for view in self.views)
             raise UnknownRowError(f"{stores}: no row {row}; there are the rows 0 to {count - 1}.")
         return row % count
+
+    def _check_all(self, rows: IntArray) -> IntArray:
+        count = len(self)
+        if len(rows) and not -count <= int(rows.min()) <= int(rows.max()) < count:
+            for row in rows.tolist():
+                self._check(row)
+        return np.where(rows < 0, rows + count, rows)
 
     def _parts(self, rows: IntArray) -> Parts:
         if len(self.views) == 1:
@@ -209,6 +216,8 @@ class OCRStoreDataset(Dataset[Any]):
     @cached_property
     def annotations(self) -> dict[str, Annotation]:
         """File name -> polygons in the upright picture, ignore flags and texts."""
+        for view in self.views:
+            view.check()
         return {
             view.key(row): view.annotation(row) for view in self.views for row in range(len(view))
         }

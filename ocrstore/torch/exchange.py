@@ -168,6 +168,7 @@ def receive(ticket: SlotTicket) -> AnyArray:
     with _lock:
         ring = _rings.get(ticket.ring)
         if ring is None:
+            _prune()
             ring = _rings[ticket.ring] = _Ring(ticket)
         lease = _SlotLease(ring, ticket)
     return np.asarray(lease)
@@ -178,10 +179,14 @@ def _forget_dead_workers() -> None:
     if not _lock.acquire(blocking=False):
         return  # called by a finalizer inside `receive`: the next one will do it
     try:
-        for name in [name for name, ring in _rings.items() if not _is_alive(ring.worker)]:
-            del _rings[name]
+        _prune()
     finally:
         _lock.release()
+
+
+def _prune() -> None:
+    for name in [name for name, ring in _rings.items() if not _is_alive(ring.worker)]:
+        del _rings[name]
 
 
 def _is_alive(pid: int) -> bool:

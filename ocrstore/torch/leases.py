@@ -16,7 +16,7 @@ from collections import deque
 
 import numpy as np
 
-from ocrstore.torch._pagemap import Finder
+from ocrstore.torch._pagemap import Finder, counts_faults, fault_count
 from ocrstore.torch._region import MapLimitError, Region
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout, as_rows
 
@@ -27,19 +27,20 @@ _MAX_PIECES = 1024
 class Lease:
     """The right to use some rows of a `ColumnMapping`; ends when the object dies, in any thread."""
 
-    __slots__ = ("__array_interface__", "_mapping", "_pid", "count", "first")
+    __slots__ = ("__array_interface__", "_faults", "_mapping", "_pid", "count", "first")
 
     def __init__(self, mapping: ColumnMapping, first: int, count: int) -> None:
         self.first = first
         self.count = count
         self._pid = os.getpid()
         self._mapping = mapping
+        self._faults = mapping.count_faults()
         self.__array_interface__ = as_rows(mapping.address_of(first), count, mapping.layout)
 
     def __del__(self) -> None:
         # A forked child inherits the object, but its mapping is a copy that nobody takes rows from.
         if not sys.is_finalizing() and self._pid == os.getpid():
-            self._mapping.end(self.first, self.count)
+            self._mapping.end(self.first, self.count, faults=self._faults)
 
 
 class ColumnMapping:
@@ -54,8 +55,9 @@ class ColumnMapping:
             raise ValueError("the rows of this column do not lie on pages of their own")
         self.layout = layout
         self._finder = finder
+        self._counts_faults = counts_faults(file.fd)
         self._lock = threading.Lock()
-        self._ended: deque[tuple[int, int]] = deque()
+        self._ended: deque[tuple[int, int, bool]] = deque()
         self._leased = np.zeros(len(layout), np.bool_)
         self._region, self._positions = _map_column(file, layout)
 
@@ -83,9 +85,18 @@ class ColumnMapping:
         self._settle_if_free()
         return None if lease is None else np.asarray(lease)
 
-    def end(self, first: int, count: int) -> None:
-        """End a lease: called by its finalizer, which may interrupt any code, this class's too."""
-        self._ended.append((first, count))
+    def count_faults(self) -> int | None:
+        """Return the process's page faults so far; None where they say nothing."""
+        return fault_count() if self._counts_faults else None
+
+    def end(self, first: int, count: int, *, faults: int | None = None) -> None:
+        """End a lease: called by its finalizer, which may interrupt any code, this class's too.
+
+        If there was no page fault since the lease began (`faults` were counted then), nothing was
+        written.
+        """
+        clean = faults is not None and faults == self.count_faults()
+        self._ended.append((first, count, clean))
         self._settle_if_free()
 
     def _settle_if_free(self) -> None:
@@ -98,17 +109,19 @@ class ColumnMapping:
 
     def _settle(self) -> None:
         while self._ended:
-            first, count = self._ended.popleft()
-            start = self.address_of(first)
-            end = start + count * self.layout.pitch
-            try:
-                written = self._finder.written(start, end)
-            except OSError:
-                written = [(start, end)]
-            # if a page could not be restored, the error shows and its rows stay leased for ever
-            for a, b in written:
-                self._region.drop(a, b)
+            first, count, clean = self._ended.popleft()
+            if not clean:
+                self._restore(self.address_of(first), count * self.layout.pitch)
             self._leased[first : first + count] = False
+
+    def _restore(self, start: int, nbytes: int) -> None:
+        try:
+            written = self._finder.written(start, start + nbytes)
+        except OSError:
+            written = [(start, start + nbytes)]
+        # if a page could not be restored, the error shows and its rows stay leased for ever
+        for first, last in written:
+            self._region.drop(first, last)
 
     @property
     def leased_rows(self) -> int:

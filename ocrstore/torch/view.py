@@ -85,7 +85,11 @@ class StoreView:
         return self.store[self.columns.get(name, name)]
 
     def check(self) -> None:
-        """Raise StoreChangedError if the file was cut, or another file took its place."""
+        """Raise StoreChangedError if the file was cut, or another file took its place.
+
+        To be called before anything of the file is read, its index too: reading behind the end of a
+        mapped file kills the process.
+        """
         self._mapping.check()
         try:
             status = os.stat(self.path)  # noqa: PTH116  # once per batch: no Path for it
@@ -151,6 +155,7 @@ class StoreView:
 
     def ask_for(self, rows: IntArray) -> None:
         """Ask the system to read the rows; returns before they are there."""
+        self.check()
         file = self.open_file()
         missing = [part for part in self.ranges(rows) if not residency.is_cached(file.fd, *part)]
         residency.ask_for(file.fd, residency.merge(missing))
@@ -170,6 +175,7 @@ class StoreView:
 
     def row_groups(self) -> list[tuple[int, int]]:
         """Return [first, last) of the rows that lie together, by the largest column."""
+        self.check()
         if not len(self) or not self.columns:
             return []
         name = max(self.columns, key=lambda name: int(self.column(name).nbytes[0]))

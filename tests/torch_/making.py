@@ -27,9 +27,7 @@ def draw_picture(rng, height, width, regions):
         w, h = rng.uniform(30, 55), rng.uniform(18, 35)
         tilt = rng.uniform(-4, 4)
         polygons.append(
-            np.array(
-                [(x, y), (x + w, y + tilt), (x + w, y + h + tilt), (x, y + h)], np.float32
-            )
+            np.array([(x, y), (x + w, y + tilt), (x + w, y + h + tilt), (x, y + h)], np.float32)
         )
         pixels[int(y) : int(y + h), int(x) : int(x + w)] = 250
     return pixels, polygons
