@@ -201,6 +201,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.timeout(600)  # three interpreters that import Lightning
 def test_two_processes_train_one_network(store, tmp_path):
     """DDP over gloo: equal weights on both ranks, every validation picture counted once."""
     script = tmp_path / "ddp.py"
@@ -213,7 +214,7 @@ def test_two_processes_train_one_network(store, tmp_path):
         [sys.executable, str(script), str(store), str(out)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=540,
         env={**environment, "HOME": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr[-3000:]
