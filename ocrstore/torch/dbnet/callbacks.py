@@ -24,11 +24,14 @@ class PredictionPictures(L.Callback):
         self.every = max(every, 1)
         self.count = count
         self._kept: list[Any] = []
+        self._last: int | None = None
 
     def _is_due(self, trainer: L.Trainer) -> bool:
-        last = trainer.max_epochs is not None and trainer.current_epoch == trainer.max_epochs - 1
-        due = trainer.current_epoch % self.every == 0 or last
-        return due and not trainer.sanity_checking and trainer.is_global_zero
+        if trainer.sanity_checking or not trainer.is_global_zero:
+            return False
+        # counted from the last one: validation may come every few epochs only
+        waited = self._last is None or trainer.current_epoch - self._last >= self.every
+        return waited or trainer.current_epoch + 1 == trainer.max_epochs
 
     def on_validation_batch_end(
         self,
@@ -65,6 +68,7 @@ class PredictionPictures(L.Callback):
         kept, self._kept = self._kept, []
         if not kept:
             return
+        self._last = trainer.current_epoch
         sheet = grid(kept)
         write_picture(self.folder / f"epoch-{trainer.current_epoch:04d}.jpg", sheet)
         for logger in trainer.loggers:
