@@ -37,6 +37,7 @@ class StoredColumn:
 
     def __init__(self, name: str, snapshot: Snapshot) -> None:
         self.name = name
+        self.path = snapshot.mapping.path
         self.spec: Column = snapshot.manifest.columns[name]
         self._snapshot = snapshot
         self._mapping = snapshot.mapping
@@ -108,12 +109,7 @@ class StoredColumn:
         return self._mapping.buffer[start : start + int(self.nbytes[row])]
 
     def _check_row(self, row: int) -> int:
-        count = len(self.offsets)
-        if not -count <= row < count:
-            raise UnknownRowError(
-                f"{self._mapping.path}: no row {row}; it has the rows 0 to {count - 1}."
-            )
-        return row % count
+        return _check_row(row, self)
 
     def _one(self, row: int) -> Array:
         self._mapping.check()
@@ -145,6 +141,15 @@ class StoredColumn:
             batch[position] = self._one(row)
         batch.flags.writeable = False
         return batch
+
+
+def _check_row(row: int, rows: StoredColumn | Store) -> int:
+    """Return a row as a position from the front."""
+    count = len(rows)
+    if not -count <= row < count:
+        has = f"the rows 0 to {count - 1}" if count else "no samples"
+        raise UnknownRowError(f"{rows.path}: no row {row}; it has {has}.")
+    return row % count
 
 
 class Store:
@@ -254,7 +259,7 @@ class Store:
 
     def attributes(self, sample: int | str) -> dict[str, Any]:
         """Return what is recorded about one sample, by row or key."""
-        row = self.row(sample) if isinstance(sample, str) else range(len(self))[sample]
+        row = self.row(sample) if isinstance(sample, str) else _check_row(sample, self)
         names = self.snapshot.index.attributes.names
         if not names:
             return {}

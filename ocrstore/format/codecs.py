@@ -1,4 +1,4 @@
-"""How a row's array becomes stored bytes and back: raw, zstd, lz4. JPEG bytes pass through."""
+"""How a row's array becomes stored bytes and back (FORMAT.md 5.4). JPEG bytes pass through."""
 
 from __future__ import annotations
 

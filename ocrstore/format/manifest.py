@@ -1,4 +1,4 @@
-"""The manifest: what one generation of a store is, in JSON, checked before it is believed."""
+"""The manifest: one generation of a store in JSON, checked before it is believed (FORMAT.md 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bounds-checked reader of LMDB 0.9 data files, for finding values and their file offsets.
+"""A bounds-checked reader of LMDB 0.9 data files: finds values and their offsets (FORMAT.md 3).
 
 liblmdb trusts its file: a damaged tree page can crash the process. This module follows the same
 structures in Python, checks every number before using it, and therefore also works in forked
@@ -100,11 +100,6 @@ class PageReader:
         self.meta = max(self.metas, key=lambda meta: meta.transaction)
         self.page_size = self.meta.page_size
 
-    def snapshot(self) -> bytes:
-        """Return the bytes of both meta pages; they change with every commit."""
-        size = self.page_size
-        return bytes(self._buffer[:META_NBYTES]) + bytes(self._buffer[size : size + META_NBYTES])
-
     def find(self, key: bytes) -> Value | None:
         """Return where the value of `key` lies, or None."""
         tree = self.meta.main
@@ -141,15 +136,13 @@ class PageReader:
             number = nodes[-1].child
         raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
 
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, Value | None]]:
-        """Yield keys that start with `prefix`, in order, with their values."""
+    def keys_with(self, prefix: bytes) -> Iterator[bytes]:
+        """Yield keys that start with `prefix`, in order; their values may be damaged."""
         tree = self.meta.main
         if not tree.is_empty:
-            yield from self._items(tree.root, prefix, 0, set())
+            yield from self._keys(tree.root, prefix, 0, set())
 
-    def _items(
-        self, number: int, prefix: bytes, depth: int, visited: set[int]
-    ) -> Iterator[tuple[bytes, Value | None]]:
+    def _keys(self, number: int, prefix: bytes, depth: int, visited: set[int]) -> Iterator[bytes]:
         if depth >= _MAX_DEPTH:
             raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
         if number in visited:  # two ways to every page would be 2**depth ways to a leaf
@@ -157,9 +150,7 @@ class PageReader:
         visited.add(number)
         leaf, nodes = self.read_page(number)
         if leaf:
-            for node in nodes:
-                if node.key.startswith(prefix):
-                    yield node.key, self.check_value(node)
+            yield from (node.key for node in nodes if node.key.startswith(prefix))
             return
         for position, node in enumerate(nodes):
             # a child holds keys from its own key up to the next one's; the first key is not used
@@ -168,7 +159,7 @@ class PageReader:
                 continue
             if position and node.key[: len(prefix)] > prefix:
                 break
-            yield from self._items(node.child, prefix, depth + 1, visited)
+            yield from self._keys(node.child, prefix, depth + 1, visited)
 
     def view(self, value: Value) -> memoryview:
         """Return the bytes of a value, without copying them."""

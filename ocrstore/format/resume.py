@@ -1,4 +1,4 @@
-"""What an interrupted build leaves in its hidden file, and how the next run takes it up."""
+"""What an interrupted build leaves in its hidden file; how it is taken up (FORMAT.md 9)."""
 
 from __future__ import annotations
 

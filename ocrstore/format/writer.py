@@ -399,7 +399,7 @@ def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
         base = take_snapshot(target)
         environment = Environment(target)
         pages = PageReader(base.mapping.buffer, name=str(target))
-        places = {key: parse_extent_key(key) for key, _ in pages.items(EXTENT_PREFIX)}
+        places = {key: parse_extent_key(key) for key in pages.keys_with(EXTENT_PREFIX)}
         orphans = [
             key for key, place in places.items() if place and place[0] >= base.manifest.groups
         ]

@@ -164,7 +164,7 @@ def meta_page(slot: int, *, root: int, depth: int, last: int, transaction: int) 
     none = 2**64 - 1
     page = struct.pack("<QHHHH", slot, 0, 8, 0, 0)
     page += struct.pack("<IIQQ", 0xBEEFC0DE, 1, 0, 2**20)
-    page += struct.pack("<IHHQQQQQ", PAGE, 0x4000, 0, 0, 0, 0, 0, none)
+    page += struct.pack("<IHHQQQQQ", PAGE, 0x4008, 0, 0, 0, 0, 0, none)
     page += struct.pack("<IHHQQQQQ", 0, 0, depth, 0, 1, 0, 1, root)
     page += struct.pack("<QQ", last, transaction)
     return page.ljust(PAGE, b"\0")

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 import struct
+from pathlib import Path
 
 import pytest
 import xxhash
 
 import ocrstore
+from ocrstore import CorruptStoreError
 from tests.format import crafting as craft
 from tests.format.rejecting import (
     write_store,
@@ -95,7 +97,7 @@ VERIFY = {
     ("R45", "page count"): (lambda p: set_meta(p, 112, b"\x63"), "overflow pages"),
     ("R45", "last page"): (lambda p: set_meta(p, 136, b"\x60"), "reachable"),
     ("R45", "transaction"): (lambda p: set_meta(p, 144, b"\x77"), "transaction"),
-    ("R46", "group record"): (key_in_its_place(b"group/00000000"), "unfinished build"),
+    ("R46", "group record"): (key_in_its_place(b"group/00000000"), "unknown record"),
     ("R46", "unknown record"): (key_in_its_place(b"aaa"), "unknown record"),
     ("R46", "index alone"): (key_in_its_place(b"index/00000009"), "no manifest"),
 }  # fmt: skip
@@ -113,6 +115,40 @@ def test_damage_behind_the_index_is_reported(rule, tmp_path):
     if rule == ("R44", "row"):
         finding = result.findings[0]
         assert (finding.sample, finding.column) == ("img_3.jpg", "image")
+
+
+@pytest.mark.parametrize("kind", ["manifest", "index"])
+@pytest.mark.parametrize("offset", [0, 20, 70])
+def test_damage_of_one_generation_leaves_the_others(kind, offset, tmp_path):
+    """An older index or manifest that is damaged, or its page header, is lost alone (12)."""
+    path = tmp_path / "older.ocrs"
+    path.write_bytes((Path(__file__).parents[1] / "golden" / "format-1.0.ocrs").read_bytes())
+    data = path.read_bytes()
+    page = data.index(craft.get(path, f"{kind}/00000001".encode())) - 16
+    craft.patch(path, page + offset, bytes([data[page + offset] ^ 4]))
+    assert ocrstore.open(path).generations == [1, 2, 3]
+    assert len(ocrstore.open(path, generation=2)) == 4
+    with pytest.raises(CorruptStoreError):
+        ocrstore.open(path, generation=1)
+    result = ocrstore.verify(path)
+    assert result.findings
+    assert result.generations == [2, 3]
+
+
+@pytest.mark.parametrize("page", [0, 1])
+def test_meta_pages_are_never_free(page, tmp_path):
+    """A free list that offers a meta page to liblmdb is found before liblmdb is let near it."""
+    path = tmp_path / "free.ocrs"
+    path.write_bytes((Path(__file__).parents[1] / "golden" / "format-1.0.ocrs").read_bytes())
+    data = path.read_bytes()
+    root = struct.unpack_from("<Q", data, craft.newest_meta(path)["start"] + 80)[0] * craft.PAGE
+    numbers = root + struct.unpack_from("<H", data, root + 16)[0] + 16
+    count = struct.unpack_from("<Q", data, numbers)[0]
+    craft.patch(path, numbers + 8 * count, struct.pack("<Q", page))
+    findings = [finding.message for finding in ocrstore.verify(path).findings]
+    assert any("free list" in message for message in findings), findings
+    with pytest.raises(CorruptStoreError, match="not safe to write"):
+        ocrstore.append(path)
 
 
 def test_sound_store_has_no_findings(tmp_path):

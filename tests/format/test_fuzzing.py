@@ -84,7 +84,7 @@ def read_pages(data: bytes) -> None:
         for action in (
             lambda: take_census(reader),
             lambda: reader.last(),
-            lambda: list(reader.items()),
+            lambda: [reader.find(key) for key in reader.keys_with(b"")],
             lambda: reader.find(craft.MANIFEST),
         ):
             with suppress(OCRStoreError):

@@ -14,7 +14,7 @@ import pytest
 import ocrstore
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1.0.ocrs"
-SHA256 = "9a0c15e9ee12a1c4ab4e58e34428ca277f968621b94476f469d74fccff4e0b86"
+SHA256 = "18c41e040f75fb5286647c3e3c6873ed3a87f22f5846d423dea8cc82e919b26f"
 FINGERPRINTS = {
     1: "8ecd430fa4b5b1674a1624baf951edbe024f576e9aa25790382cb502f5d65ba6",
     2: "c8373394657d6448fe316b4fadb31ec4dbf4edc48fbc6bc889a9cba0d668b13e",

@@ -328,8 +328,9 @@ def test_rules_and_tests_name_each_other():
     folder = Path(__file__).parent
     for rule, file in rules:
         assert re.search(rf'"{rule}"', (folder / file).read_text("utf-8")), rule
-    for used in set(re.findall(r'"R(\d+)"', (folder / "test_rejections.py").read_text("utf-8"))):
-        assert int(used) in numbers
+    for file in {file for _, file in rules}:
+        used = re.findall(r'"R(\d+)"', (folder / file).read_text("utf-8"))
+        assert set(map(int, used)) <= set(numbers)
 
 
 def test_code_cites_sections_that_exist():
