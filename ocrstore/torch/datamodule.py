@@ -134,7 +134,7 @@ class OCRDataModule(LightningDataModule):
             return {}
         loop = self.trainer.fit_loop
         # processed: the step was taken; Lightning counts such a batch as done when it restarts
-        batches = loop.epoch_loop.batch_progress.current.processed
+        batches = getattr(loop.epoch_loop.batch_progress.current, "processed", 0)
         used = min(batches * self.batch_size, len(self._sampler))
         state = self._sampler.state_dict(consumed=used)
         epoch = max(loop.epoch_progress.current.ready - 1, 0)

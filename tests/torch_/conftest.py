@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
+# after an error in a worker torch waits this long (5 s) for it to end; nothing here needs that
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 sys.path.insert(0, str(Path(__file__).parent))  # for `making`, also in spawned workers
 
 from making import make_store  # noqa: E402
