@@ -2,8 +2,9 @@
 
     python tools/demo.py [--folder demo] [--count 48]
 
-Draws pictures (some turned by an EXIF flag), builds a store, inspects and verifies it, reads it through
-a DataLoader with workers, trains a small DBNet a few steps. Each command is printed as you would type it.
+Draws pictures (some turned by an EXIF flag), builds a store, inspects and verifies it, reads it
+through a DataLoader with workers, trains a small DBNet a few steps. Each command is printed as
+you would type it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def run(*arguments: object) -> None:
 
 
 def read_through_a_loader(store: Path) -> None:
-    from ocrstore.torch import OCRStoreDataset
     from torch.utils.data import DataLoader
+
+    from ocrstore.torch import OCRStoreDataset
 
     say(
         f'>>> loader = DataLoader(OCRStoreDataset("{store}"), batch_size=16, num_workers=2, shuffle=True)'
