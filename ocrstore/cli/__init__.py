@@ -27,6 +27,7 @@ COMMANDS = {
     "export-index": "export_index:export_index_command",
     "inspect": "inspect:inspect_command",
     "plan": "plan:plan_command",
+    "report": "report:report_command",
     "verify": "verify:verify_command",
 }
 
