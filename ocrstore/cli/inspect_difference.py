@@ -63,8 +63,13 @@ def print_difference(difference: Difference) -> None:
         )
     if columns.row_count:
         out.print(columns)
-    if any(same.values()):
-        words = f"{same['column']} columns and {same['attribute']} attributes are the same"
+    if not difference.shared:
+        out.print("no sample is in both", style="dim")
+    elif any(same.values()):
+        words = (
+            f"{same['column']} columns and {same['attribute']} attributes are the same over the "
+            f"{difference.shared:,} samples in both"
+        )
         out.print(f"{_MARKS['same']} {words}", style="dim")
 
 

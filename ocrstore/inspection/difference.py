@@ -42,6 +42,8 @@ class Difference:
     """Whether the content fingerprints are equal."""
     recipes: tuple[str, ...]
     """Field by field, in words."""
+    shared: int
+    """Samples that both have; columns and attributes are compared over these."""
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
@@ -83,6 +85,7 @@ def compare_stores(one: Store, other: Store) -> Difference:
         other=str(other.path),
         same_content=one.fingerprint == other.fingerprint,
         recipes=tuple(_compare_recipes(one, other)),
+        shared=len(shared),
         added=tuple(key for key in other.keys if key not in ours),
         removed=tuple(key for key in one.keys if key not in rows),
         changed=tuple(shared[i] for i in np.flatnonzero(differs).tolist()),

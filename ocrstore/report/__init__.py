@@ -44,9 +44,9 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
     counts, first = build_problems(store)
     rows = choose_varied(measures, samples)
     sheet = contact_sheet(store, rows, view, {suspect.row: suspect for suspect in found})
-    shown = "all" if len(rows) == len(store) else f"{len(rows)} chosen for variety of"
+    shown = "" if len(rows) == len(store) else f" ({len(rows)} of {len(store):,})"
     sections = [
-        ("sheet", f"Pictures ({shown} {len(store):,})", sheet),
+        ("sheet", f"Pictures{shown}", sheet),
         (
             "distributions",
             "Distributions",
@@ -59,7 +59,7 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
         ),
         (
             "problems",
-            f"Problems of the build ({sum(counts.values()):,})",
+            f"Problems ({sum(counts.values()):,})",
             pages.problems_section(counts, first, recorded="build" in store.metadata),
         ),
         ("columns", "Columns", pages.columns_section(facts)),

@@ -85,10 +85,10 @@ def named_bars(rows: Sequence[tuple[str, int, bool]], *, label: str) -> Markup:
         )
         share = f"{count:,} ({percent(count, total)})"
         parts.append(tag("text", share, x=_n(164 + wide), y=y + 12, class_="tick"))
-    return _svg(parts, 16 + pitch * len(rows), label)
+    return _svg(parts, 16 + pitch * len(rows), label, kind="chart low")
 
 
-def bubbles(points: Sequence[tuple[float, float, int]], *, label: str, unit: str) -> Markup:
+def bubbles(points: Sequence[tuple[float, float, int]], *, label: str) -> Markup:
     """Draw circles whose areas are counts, on two axes from 0 with one scale."""
     widest = max((x for x, _, _ in points), default=1)
     tallest = max((y for _, y, _ in points), default=1)
@@ -98,8 +98,14 @@ def bubbles(points: Sequence[tuple[float, float, int]], *, label: str, unit: str
     parts = [_grid(top)]
     for share in (0.0, 0.5, 1.0):
         x = _LEFT + share * (WIDTH - _LEFT - _RIGHT - 14)
-        text = f"{right * share:,.0f}" + (f" {unit}" if share == 1.0 else "")
+        text = f"{right * share:,.0f}"
         parts.append(tag("text", text, x=_n(x), y=base + 15, class_="tick mid"))
+    # named between the numbers, where there is room
+    middle = _LEFT + 0.75 * (WIDTH - _LEFT - _RIGHT - 14)
+    parts.append(tag("text", "wide", x=_n(middle), y=base + 15, class_="tick mid"))
+    parts.append(
+        tag("text", "high", x=_LEFT - 6, y=_n((_TOP * 3 + base) / 4 + 4), class_="tick end")
+    )
     for x, y, count in sorted(points, key=lambda point: -point[2]):
         parts.append(
             tag(
@@ -133,7 +139,7 @@ def stacked(parts: Sequence[tuple[str, int, str]], *, label: str) -> Markup:
         text = f"{count:,} ({percent(count, total)})"
         drawn.append(tag("text", text, x=WIDTH, y=y, class_="tick end"))
         x += wide
-    return _svg(drawn, 64 + 21 * len(parts) - 8, label)
+    return _svg(drawn, 64 + 21 * len(parts) - 8, label, kind="chart low")
 
 
 def half_octaves(
@@ -191,14 +197,14 @@ def _count(value: float) -> str:
     return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
 
 
-def _svg(parts: Sequence[Markup], height: float, label: str) -> Markup:
+def _svg(parts: Sequence[Markup], height: float, label: str, *, kind: str = "chart") -> Markup:
     return tag(
         "svg",
         *parts,
         viewBox=f"0 0 {WIDTH} {height:g}",
         role="img",
         aria_label=label,
-        class_="chart",
+        class_=kind,
     )
 
 

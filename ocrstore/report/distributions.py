@@ -89,7 +89,7 @@ def _picture_sizes(measures: Measures) -> Distribution:
             f"{wide.min()} to {wide.max()} wide, {high.min()} to {high.max()} high; the median "
             f"picture has {np.median(pixels):.2g} megapixels."
         )
-    chart = bubbles(points, label="Picture widths and heights", unit="px wide")
+    chart = bubbles(points, label="Picture widths and heights")
     return Distribution("Picture sizes", sentence, chart)
 
 
@@ -174,7 +174,9 @@ def _per_picture(measures: Measures) -> Distribution:
     ticks = [(i + 0.5, str(i * step)) for i in range(0, len(bins), every)]
     none = int((counts == 0).sum())
     sentence = f"{counts.mean():.1f} on average, {top} at most; " + (
-        f"{none:,} pictures have none." if none else "every picture has some."
+        f"{none:,} {'picture has' if none == 1 else 'pictures have'} none."
+        if none
+        else "every picture has some."
     )
     return Distribution(
         "Polygons per picture", sentence, bars(bins, ticks, label="Polygons per picture")
@@ -193,7 +195,7 @@ def _ignored(measures: Measures, limit: Limit | None) -> Distribution:
     per = np.bincount(measures.owner[measures.ignored], minlength=measures.samples)
     whole = int(((per == measures.counts) & (measures.counts > 0)).sum())
     sentence = f"The source ignores {percent(ignored, total)} of {total:,} polygons" + (
-        f"; in {whole:,} pictures it ignores every one." if whole else "."
+        f"; in {whole:,} picture{'s' * (whole > 1)} it ignores every one." if whole else "."
     )
     return Distribution(
         "Ignored share", sentence, stacked(parts, label="Share of ignored polygons")

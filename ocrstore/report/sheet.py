@@ -61,9 +61,9 @@ def _toolbar(names: set[str], *, polygons: bool) -> Markup:
         boxes.append(_toggle("polygons", "polygons", "counted", checked=True))
         boxes.append(_toggle("ignored", "ignored", "ignored", checked=True))
     if "prob_map" in names:
-        boxes.append(_toggle("prob", "probability map", "prob"))
+        boxes.append(_toggle("prob", "probability", "prob"))
     if "thresh_map" in names:
-        boxes.append(_toggle("thresh", "threshold map", "thresh"))
+        boxes.append(_toggle("thresh", "threshold", "thresh"))
     return tag("div", *boxes, class_="toolbar")
 
 
