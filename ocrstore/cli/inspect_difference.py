@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import console
+from ocrstore.cli.console import console, shown
 from ocrstore.inspection.difference import Difference
 
 _SHOWN = 3
@@ -23,7 +22,7 @@ _MARKS = {
 def print_difference(difference: Difference) -> None:
     """Print what differs in recipe, samples and content."""
     out = console()
-    out.print(f"[bold]{escape(difference.one)}[/] → [bold]{escape(difference.other)}[/]")
+    out.print(f"[bold]{shown(difference.one)}[/] → [bold]{shown(difference.other)}[/]")
     if not difference.any:
         out.print("[green]✓[/] the same recipes, samples and content")
         return
@@ -56,10 +55,10 @@ def print_difference(difference: Difference) -> None:
         count = f"{column.changed:,}" if column.state in ("changed", "respecified") else "-"
         columns.add_row(
             _MARKS[column.state],
-            escape(column.name),
+            shown(column.name),
             f"{column.kind} {column.state}",
             count,
-            escape(column.detail),
+            shown(column.detail),
         )
     if columns.row_count:
         out.print(columns)
@@ -77,11 +76,11 @@ def _rows(
     table: Table, name: str, lines: Sequence[str], otherwise: str, *, marked: bool = False
 ) -> None:
     for number, line in enumerate(lines or [otherwise]):
-        text = line if marked else escape(line)
+        text = line if marked else shown(line)
         table.add_row(name if number == 0 else "", text)
 
 
 def _named(mark: str, word: str, keys: Sequence[str]) -> str:
-    shown = ", ".join(escape(key) for key in keys[:_SHOWN])
+    first = ", ".join(shown(key) for key in keys[:_SHOWN])
     more = f", … (--json lists all {len(keys):,})" if len(keys) > _SHOWN else ""
-    return f"{mark} {len(keys):,} {word}: {shown}{more}"
+    return f"{mark} {len(keys):,} {word}: {first}{more}"

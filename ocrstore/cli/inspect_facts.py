@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import console, human_bytes
+from ocrstore.cli.console import console, human_bytes, shown
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.freshness import NEWER, UP_TO_DATE
 from ocrstore.inspection.views import recipe_in_words
@@ -21,7 +20,7 @@ def print_facts(facts: Facts, verification: Verification | None) -> None:
     """Print what a store is, where it came from, whether it is sound and what it costs."""
     out = console()
     summary = facts.summary
-    out.print(f"[bold]{escape(summary.path)}[/]  [dim]{_what(summary)}[/]")
+    out.print(f"[bold]{shown(summary.path)}[/]  [dim]{_what(summary)}[/]")
     out.print()
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -32,8 +31,9 @@ def print_facts(facts: Facts, verification: Verification | None) -> None:
     out.print()
     out.print(_columns(summary))
     if summary.attributes:
-        named = ", ".join(summary.attributes)
-        out.print(f"attributes  {escape(named)}", style="dim")
+        named = Table.grid(padding=(0, 2))
+        named.add_row("[dim]attributes[/]", f"[dim]{shown(', '.join(summary.attributes))}[/]")
+        out.print(named)
 
 
 def _lines(facts: Facts, verification: Verification | None) -> Iterator[tuple[str, str]]:
@@ -44,22 +44,22 @@ def _lines(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
     for entry in summary.history[-3:]:
         at = str(entry.get("at")).replace("T", " ").replace("Z", " UTC")
         words = f"{at} by {entry.get('by')}, {entry.get('samples')} samples"
-        yield escape(str(entry.get("action"))), escape(words)
+        yield shown(entry.get("action")), shown(words)
     if facts.source:
-        yield "built from", escape(str(facts.source.get("images")))
+        yield "built from", shown(facts.source.get("images"))
         if facts.source.get("annotations"):
-            yield "", escape(f"annotations in {facts.source['annotations']}")
+            yield "", shown(f"annotations in {facts.source['annotations']}")
     if facts.views:
         mark = {UP_TO_DATE: "[green]✓[/] ", NEWER: "[yellow]![/] newer: "}
-        words = escape(facts.freshness.in_words())
+        words = shown(facts.freshness.in_words())
         yield "source", mark.get(facts.freshness.state, "[yellow]?[/] ") + words
     if facts.problems:
         counted = ", ".join(f"{count} {kind}" for kind, count in facts.problems.items())
-        yield "problems", escape(counted)
+        yield "problems", shown(counted)
     for view in facts.views:
-        words = escape(" ".join(recipe_in_words(view.recipe)))
-        yield f"view {escape(view.name)}", words
-        yield "recipe", f"fingerprint {escape(view.fingerprint)}"
+        words = shown(" ".join(recipe_in_words(view.recipe)))
+        yield f"view {shown(view.name)}", words
+        yield "recipe", f"fingerprint {shown(view.fingerprint)}"
     yield "content", f"fingerprint {summary.fingerprint[:32]}…"
     yield "generation", _generation(summary)
     yield from _soundness(facts, verification)
@@ -83,9 +83,10 @@ def _polygons(facts: Facts) -> str:
     limits = {view.name: view.min_size for view in facts.views}
     for name, count in found.too_small.items():
         if count:
-            text += f", {count:,} more under {limits[name]:g} px in view {escape(name)}"
+            text += f", {count:,} more under {limits[name]:g} px in view {shown(name)}"
     if found.samples_without:
-        text += f"; {found.samples_without:,} samples without any"
+        plural = "" if found.samples_without == 1 else "s"
+        text += f"; {found.samples_without:,} sample{plural} without any"
     return text
 
 
@@ -108,14 +109,14 @@ def _soundness(facts: Facts, verification: Verification | None) -> Iterator[tupl
         findings = list(facts.integrity.findings)
         sound = (
             f"headers of {facts.integrity.extents:,} extents agree with the index "
-            "[dim](--full reads everything)[/]"
+            "[dim](--full: all)[/]"
         )
     if not findings:
         yield "integrity", f"[green]✓[/] {sound}"
         return
     yield "integrity", f"[red]✗ damaged: {len(findings)} findings[/]; restore or build it again"
     for finding in findings[:_SHOWN]:
-        yield "", f"[red]✗[/] {escape(finding)}"
+        yield "", f"[red]✗[/] {shown(finding)}"
     if len(findings) > _SHOWN:
         yield "", f"… and {len(findings) - _SHOWN} more (--json lists all)"
 
@@ -145,7 +146,7 @@ def _columns(summary: Summary) -> Table:
         if codec != "raw" and column.stored_nbytes:
             codec += f" {column.decoded_nbytes / column.stored_nbytes:.1f}x"
         table.add_row(
-            escape(column.name),
+            shown(column.name),
             column.spec.dtype,
             _shape(column),
             codec,

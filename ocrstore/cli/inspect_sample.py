@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import console, human_bytes
+from ocrstore.cli.console import console, human_bytes, shown
 from ocrstore.errors import DecodeError
 from ocrstore.inspection import graphics, terminal
 from ocrstore.inspection.sample import SampleFacts, picture_of
@@ -30,12 +29,12 @@ _NOT_REPEATED = ("width", "height", "orientation", "polygons", "ignored", "texts
 def print_sample(store: Store, facts: SampleFacts, *, picture: bool | None) -> None:
     """Print one sample; `picture` None means: if the output is a terminal."""
     out = console()
-    out.print(f"[bold]{escape(facts.key)}[/]  [dim]row {facts.row} of {escape(facts.path)}[/]")
+    out.print(f"[bold]{shown(facts.key)}[/]  [dim]row {facts.row} of {shown(facts.path)}[/]")
     if picture or (picture is None and sys.stdout.isatty()):
         try:
             _show(store, facts)
         except DecodeError as exc:
-            out.print(f"[yellow]no picture:[/] {escape(str(exc))}")
+            out.print(f"[yellow]no picture:[/] {shown(exc)}")
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -49,7 +48,7 @@ def print_sample(store: Store, facts: SampleFacts, *, picture: bool | None) -> N
     columns.add_column("xxh3")
     for row in facts.rows:
         columns.add_row(
-            escape(row.column),
+            shown(row.column),
             row.dtype,
             "x".join(map(str, row.shape)) or "()",
             row.codec,
@@ -79,7 +78,7 @@ def _lines(facts: SampleFacts) -> Iterator[tuple[str, str]]:
             continue
         if value is None or value == []:
             continue
-        yield escape(name), escape(_short(name, value))
+        yield shown(name), shown(_short(name, value))
 
 
 def _polygon(points: Any, ignored: bool, text: str | None) -> str:
@@ -88,7 +87,7 @@ def _polygon(points: Any, ignored: bool, text: str | None) -> str:
     (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
     place = f"{right - left:.0f} x {bottom - top:.0f} px at {left:.0f}, {top:.0f}"
     words = "[red]ignored[/] " if ignored else "[green]counted[/] "
-    return words + escape(f"{place}" + (f"  {text!r}" if text else ""))
+    return words + shown(f"{place}" + (f"  {text!r}" if text else ""))
 
 
 def _short(name: str, value: Any) -> str:
