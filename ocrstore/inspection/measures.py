@@ -57,20 +57,6 @@ class Measures:
         """(polygons, 2): width and height of each polygon's upright box, in picture pixels."""
         return self.boxes[:, 2:] - self.boxes[:, :2]
 
-    def polygons_of(self, row: int) -> list[Floats]:
-        """Return the polygons of one sample, each (n, 2)."""
-        first = int(self.counts[:row].sum())
-        found = []
-        for number in range(first, first + int(self.counts[row])):
-            start = int(self.ends[number - 1]) if number else 0
-            found.append(self.points[start : int(self.ends[number])])
-        return found
-
-    def ignored_of(self, row: int) -> Bools:
-        """Tell which polygons of one sample are ignored."""
-        first = int(self.counts[:row].sum())
-        return self.ignored[first : first + int(self.counts[row])]
-
 
 def measure(store: Store) -> Measures:
     """Measure every polygon; no payload is read. Works for stores that have none."""

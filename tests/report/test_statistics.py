@@ -43,8 +43,7 @@ def test_measures(tmp_path):
     assert found.counts.tolist() == [1, 0, 3] and found.owner.tolist() == [0, 2, 2, 2]
     assert found.boxes[0].tolist() == [1, 2, 31, 12]
     assert np.isnan(found.boxes[2]).all() and found.boxes[3].tolist() == [3, 1, 9, 20]
-    assert [len(points) for points in found.polygons_of(2)] == [4, 0, 3]
-    assert found.polygons_of(1) == []
+    assert found.ends.tolist() == [4, 8, 8, 11] and len(found.points) == 11
 
 
 def test_the_limit_is_the_one_of_the_maps(tmp_path):
