@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocrstore.errors import CorruptStoreError
+from ocrstore.errors import CorruptStoreError, OCRStoreError
 from ocrstore.format.extents import ENTRY, parse_extent
 from ocrstore.format.layout import EXTENT_PREFIX, parse_extent_key
-from ocrstore.format.pages import PageReader
+from ocrstore.format.mapping import Mapping
+from ocrstore.format.pages import Meta, Node, PageReader
 from ocrstore.store import Store
 
 _SHOWN = 20
+_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +38,53 @@ def check_headers(store: Store) -> Integrity:
     Reads one or a few pages for each extent. Damage inside a row is found by `verify` only.
     """
     mapping = store.snapshot.mapping
+    for _ in range(_ATTEMPTS):
+        before = _metas(mapping)
+        result = _check(store, mapping)
+        if result.ok or (_metas(mapping) == before and not mapping.has_grown()):
+            return result
+        # a commit meanwhile may have reused tree pages that were being read; rows never move
+        fresh = Mapping(store.path)
+        if (fresh.device, fresh.inode) == (mapping.device, mapping.inode):
+            mapping = fresh
+    return result
+
+
+def _metas(mapping: Mapping) -> tuple[Meta, Meta] | None:
+    try:
+        return PageReader(mapping.buffer, name=mapping.path).metas
+    except OCRStoreError:
+        return None
+
+
+def _check(store: Store, mapping: Mapping) -> Integrity:
     findings: list[str] = []
     listed: dict[str, list[np.ndarray]] = {name: [] for name in store.columns}
     extents = 0
     try:
         pages = PageReader(mapping.buffer, name=mapping.path)
-        for key in pages.keys_with(EXTENT_PREFIX):
-            place = parse_extent_key(key)
-            if place is None:
-                findings.append(f"an unknown record: {key!r}")
-                continue
-            group, column = place
-            extents += 1
-            try:
-                value = pages.find(key)
-                if value is None:
-                    continue
-                where = f"column {column!r}, row group {group}"
-                extent = parse_extent(pages.view(value), group=group, column=column, where=where)
-            except CorruptStoreError as exc:
-                findings.append(str(exc))
-                continue
-            if column in listed:
-                entries = extent.entries.copy()
-                entries["offset"] += np.uint64(value.offset)
-                listed[column].append(entries)
+        nodes = _extent_nodes(pages, findings)
     except CorruptStoreError as exc:
         findings.append(str(exc))
+        nodes = []
+    for node in nodes:
+        place = parse_extent_key(node.key)
+        if place is None or node.value is None:
+            findings.append(f"a record that is no extent: {node.key!r}")
+            continue
+        group, column = place
+        where = f"column {column!r}, row group {group}"
+        try:
+            value = pages.check_value(node) or node.value
+            extent = parse_extent(pages.view(value), group=group, column=column, where=where)
+        except CorruptStoreError as exc:
+            findings.append(str(exc))
+            continue
+        extents += 1
+        if column in listed:
+            entries = extent.entries.copy()
+            entries["offset"] += np.uint64(value.offset)
+            listed[column].append(entries)
     rows = 0
     for name, parts in listed.items():
         column_rows = store[name]
@@ -80,6 +102,31 @@ def check_headers(store: Store) -> Integrity:
         if len(missing) > _SHOWN:
             findings.append(f"column {name!r}: {len(missing) - _SHOWN} more rows in no extent")
     return Integrity(extents, rows, tuple(findings))
+
+
+def _extent_nodes(pages: PageReader, findings: list[str]) -> list[Node]:
+    """List the extents of all groups in one walk over the tree; damaged pages are findings."""
+    records: list[Node] = []
+    if pages.meta.main.is_empty:
+        return records
+    waiting = [pages.meta.main.root]
+    visited: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number in visited:
+            findings.append(f"page {number} is in the tree twice")
+            continue
+        visited.add(number)
+        try:
+            leaf, nodes = pages.read_page(number)
+            for node in nodes:
+                if not leaf:
+                    waiting.append(node.child)
+                elif node.key.startswith(EXTENT_PREFIX):
+                    records.append(node)
+        except CorruptStoreError as exc:
+            findings.append(str(exc))
+    return records
 
 
 def _as_bytes(entries: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ocrstore.errors import CorruptStoreError, DecodeError
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.sample import sample_facts
 from ocrstore.inspection.views import recipe_in_words
@@ -87,7 +88,10 @@ def suspects_section(store: Store, suspects: Sequence[Suspect], *, shown: int) -
     ]
     rows = []
     for place, suspect in enumerate(suspects[:shown], start=1):
-        thumbnail = make_thumbnail(store, suspect.row, side=240)
+        try:
+            thumbnail = make_thumbnail(store, suspect.row, side=240)
+        except (CorruptStoreError, DecodeError):
+            thumbnail = None  # the sheet, or `verify`, says why
         picture: Markup | str = ""
         if thumbnail is not None:
             picture = tag(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.errors import CorruptStoreError, DecodeError
 from ocrstore.inspection.sample import SampleFacts, sample_facts
 from ocrstore.inspection.views import StoredView
 from ocrstore.report.markup import Markup, join, tag
@@ -30,7 +31,11 @@ def contact_sheet(
     names: set[str] = set()
     has_polygons = "polygons" in store.snapshot.index.attributes.names
     for place, row in enumerate(rows):
-        thumbnail = make_thumbnail(store, row, side=SIDE, view=view)
+        try:
+            thumbnail = make_thumbnail(store, row, side=SIDE, view=view)
+        except (CorruptStoreError, DecodeError) as exc:
+            cards.append(_damaged(store.keys[row], row, str(exc)))
+            continue
         if thumbnail is None:
             continue
         names |= set(thumbnail.overlays)
@@ -107,6 +112,13 @@ def _card(
         tag("a", "next →", href=f"#s{after}"),
     )
     return tag("figure", frame, caption, steps, id=name, class_="card")
+
+
+def _damaged(key: str, row: int, why: str) -> Markup:
+    """Say in place of a picture why there is none; a report is for finding such things."""
+    words = tag("span", f"cannot be shown: {why}", class_="odd")
+    caption = tag("figcaption", tag("b", tag("bdi", key)), words)
+    return tag("figure", caption, id=f"s{row}", class_="card")
 
 
 def _polygon(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import subprocess
 import sys
@@ -260,6 +261,37 @@ def test_only_the_tensor_is_stored(tmp_path):
         page = Page(make_report(opened))
     assert page.named("polygon")[0]["points"] == "5.0,5.0 30.0,5.0 30.0,13.0 5.0,13.0"
     assert page.named("img", **{"class": "over prob"})
+
+
+def test_a_damaged_picture_is_said_to_be(tmp_path):
+    """A row that cannot be decoded costs its own card only."""
+    path = build_drawn(tmp_path, codecs={"image": "zstd"})
+    with ocrstore.open(path) as store:
+        position = int(store["image"].offsets[1])
+    data = bytearray(path.read_bytes())
+    data[position : position + 8] = b"damaged!"
+    path.write_bytes(data)
+    with ocrstore.open(path) as store:
+        page = Page(make_report(store))
+    assert "b.jpg cannot be shown:" in page.text and len(page.named("figure")) == 6
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize("name", ["icdar2015", "sroie"])
+def test_real_pictures(name, tmp_path):
+    """A few real pictures with their annotations become a whole page."""
+    folder = Path(os.environ.get("OCRSTORE_PICTURES", "")) / name
+    if not os.environ.get("OCRSTORE_PICTURES") or not folder.is_dir():
+        pytest.skip("set OCRSTORE_PICTURES to a folder of real pictures")
+    (tmp_path / "images").mkdir()
+    for path in sorted((folder / "images").iterdir())[:4]:
+        (tmp_path / "images" / path.name).write_bytes(path.read_bytes())
+    out = tmp_path / "real.ocrs"
+    ocrstore.build(tmp_path / "images", out, annotations=folder / "gt", size=320, workers=0)
+    with ocrstore.open(out) as store:
+        page = Page(make_report(store))
+        expected = sum(len(found) for found in store.index["polygons"].to_pylist())
+    assert len(page.named("figure")) == 4 and len(page.named("polygon")) >= expected > 4
 
 
 def test_a_sheet_of_some_samples(built):
