@@ -85,8 +85,8 @@ def _overlays(
         if name == "thresh_map":
             values = (values - lowest) / max(1e-6, 1.0 - lowest) * 1.4
         shrink = np.hypot(matrix[0, 0], matrix[1, 0])
-        if 0 < shrink < 0.6:  # warping by little does not average
-            values = np.asarray(cv2.blur(values, (max(1, round(0.7 / shrink)),) * 2), np.float32)
+        if 0 < shrink < 1:  # warping does not average: without this, edges would be stairs
+            values = np.asarray(cv2.GaussianBlur(values, (0, 0), 0.5 / shrink), np.float32)
         moved = cv2.warpPerspective(values, matrix, size, flags=cv2.INTER_LINEAR)
         picture = np.empty((size[1], size[0], 4), np.uint8)
         picture[..., :3] = colour[::-1]
