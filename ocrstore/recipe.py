@@ -18,7 +18,7 @@ import xxhash
 
 from ocrstore.errors import SchemaError
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
-from ocrstore.jsondiff import diff_json
+from ocrstore.jsondiff import diff_json as diff_json  # part of what this module offers
 from ocrstore.maps import ALGORITHM, MapParams
 
 if TYPE_CHECKING:
