@@ -119,6 +119,8 @@ def _as_computed(sample: Sample) -> Computed:
 
 def collate_computed(samples: Sequence[Computed]) -> Any:
     """Return a batch of transformed samples; in a worker it is stacked where it will be sent."""
+    if not samples:
+        return Batch(None, {})
     first = samples[0]
     for name, value in first.items():
         if isinstance(value, np.ndarray):

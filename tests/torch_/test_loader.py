@@ -104,27 +104,22 @@ class Doubling(Dataset):
         return sample, row
 
 
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_other_ways_of_starting_workers(store_path, other_path, store, context):
-    """Spawned and served workers open the stores anew: by reference, wrapped, and several
-    stores.
-    """
+def test_spawned_workers(store_path, other_path, store):
+    """Spawned workers open the stores anew, several of them, and send references."""
     other = OCRStoreDataset(other_path)
     whole = ConcatDataset([OCRStoreDataset(store_path, columns=NAMES), other])
-    loader = DataLoader(whole, batch_size=5, num_workers=1, multiprocessing_context=context)
+    loader = DataLoader(whole, batch_size=5, num_workers=1, multiprocessing_context="spawn")
     seen = [name for batch in loader for name in batch["image_filename"]]
     assert seen == [*store.keys, *other.views[0].store.keys]
-    batch = next(
-        iter(
-            DataLoader(
-                Subset(Doubling(OCRStoreDataset(store_path)), [3, 9]),
-                batch_size=2,
-                num_workers=1,
-                multiprocessing_context=context,
-            )
-        )
-    )
+
+
+def test_workers_of_a_fork_server(store_path, store):
+    """Served workers compute, too: a wrapper that changes samples, inside a tuple."""
+    dataset = Subset(Doubling(OCRStoreDataset(store_path)), [3, 9])
+    loader = DataLoader(dataset, 2, num_workers=1, multiprocessing_context="forkserver")
+    batch = next(iter(loader))
     assert np.array_equal(batch[0]["images"][1].permute(1, 2, 0), store["tensor"][9] // 2)
+    assert batch[0]["prob_masks"].shape == (2, 3)
     assert batch[1].tolist() == [3, 9]
 
 
