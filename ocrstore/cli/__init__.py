@@ -25,9 +25,12 @@ COMMANDS = {
     "build": "build:build_command",
     "compact": "compact:compact_command",
     "doctor": "doctor:doctor_command",
+    "eval": "eval:eval_command",
     "export-index": "export_index:export_index_command",
     "inspect": "inspect:inspect_command",
     "plan": "plan:plan_command",
+    "predict": "predict:predict_command",
+    "train": "train:train_command",
     "verify": "verify:verify_command",
     "warm": "warm:warm_command",
 }
