@@ -52,9 +52,7 @@ class Computed(dict[str, Any]):
 
 
 class ComputedList(Sequence[Sample]):
-    """Transformed samples of one call to a data set, for the default collation or for the
-    user's.
-    """
+    """Transformed samples of one call to a data set, for any collation."""
 
     def __init__(self, computed: list[Computed]) -> None:
         self.computed = computed

@@ -67,9 +67,7 @@ def dataset(store_path):
 @pytest.mark.parametrize("workers", [0, 1, 2, 8])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_any_number_of_workers_and_any_order(dataset, store, workers, shuffle):
-    """Every sample comes once per epoch and is what the store holds, with persistent workers
-    too.
-    """
+    """Every sample comes once per epoch and is what the store holds."""
     loader = DataLoader(
         dataset,
         batch_size=8,
@@ -399,6 +397,12 @@ def test_pin_memory_copies_once(dataset, store, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_batch(dataset[[1, 2]].pin_memory(), store, [1, 2])
     assert any(asked)
+    monkeypatch.undo()
+    sample = dataset[4]
+    assert sample.pin_memory() is sample
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())
+    assert np.array_equal(sample.pin_memory()["image"].permute(1, 2, 0), store["tensor"][4])
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -352,9 +352,7 @@ def test_a_dead_worker_is_named():
 
 
 def test_computed_batches_pickle_anywhere(store_path):
-    """Outside of a worker's queue a computed batch pickles as plain tensors; ConcatDataset
-    works.
-    """
+    """Outside of a worker's queue a computed batch pickles as plain tensors."""
     from ocrstore.torch.collate import ComputedBatch
 
     dataset = augmented(store_path)
