@@ -70,5 +70,5 @@ class Orderings:
         # two keys: samples that are alike stay in the order of the store
         table = pa.table({"value": values, "row": rows})
         keys = [("value", direction), ("row", "ascending")]
-        order = pc.sort_indices(table, sort_keys=keys, null_placement="at_end")
+        order = pc.sort_indices(table, sort_keys=keys)  # what is missing comes last
         return np.asarray(rows[order.to_numpy()], np.int64)
