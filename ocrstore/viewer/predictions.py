@@ -124,18 +124,18 @@ def _read_text(path: Path) -> tuple[Box, ...]:
 
 def _parse_line(line: str, where: str) -> Box:
     numbers: list[float] = []
-    rest = 0
+    text = False
     for field in _SEPARATOR.split(line.strip()):
         try:
             numbers.append(float(field))
         except ValueError:
-            rest = 1
+            text = True
             break
     score = None
-    if len(numbers) > 5 and len(numbers) % 2 and 0 <= numbers[-1] <= 1:
+    if text and len(numbers) > 8:
+        del numbers[8:]  # the text begins with a number
+    elif len(numbers) > 4 and len(numbers) % 2 and 0 <= numbers[-1] <= 1:
         score = numbers.pop()
-    elif len(numbers) > 8 and rest:
-        del numbers[8:]  # a text that begins with a number
     if len(numbers) == 4:
         left, top, right, bottom = numbers
         numbers = [left, top, right, top, right, bottom, left, bottom]

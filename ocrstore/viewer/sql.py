@@ -80,5 +80,5 @@ def _table(store: Store, fields: Fields) -> pa.Table:
 def _brief(message: str) -> str:
     """Keep what duckdb says, without the query it shows, which has our own words around it."""
     lines = [line for line in message.splitlines() if line.strip()]
-    kept = [line for line in lines if not line.startswith("LINE ") and line.strip() != "^"]
+    kept = [line for line in lines if not line.startswith("LINE ") and line.strip(" ^~")]
     return " ".join(kept)[:400]

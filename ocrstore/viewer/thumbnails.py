@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ocrstore.errors import OCRStoreError
+from ocrstore.errors import UnknownColumnError
 from ocrstore.geometry import transform_points
 from ocrstore.store import Store
 from ocrstore.viewer.pictures import Pixels, encode_thumbnail, shrink
@@ -52,7 +52,7 @@ class Thumbnails:
     def tag(self, row: int, side: int, outlines: list[Outline]) -> str:
         """Return the ETag: the hash of the row, and of what is drawn over it."""
         if self.column is None:
-            raise OCRStoreError(f"{self._store.path}: no column holds pictures.")
+            raise UnknownColumnError(f"{self._store.path}: no column holds pictures.")
         digest = xxhash.xxh3_64(str(side).encode())
         for outline in outlines:
             digest.update(outline.state.encode() + outline.points.tobytes())
@@ -61,7 +61,7 @@ class Thumbnails:
     def make(self, row: int, side: int, outlines: list[Outline]) -> bytes:
         """Return a JPEG whose longer side is at most `side`."""
         if self.column is None:
-            raise OCRStoreError(f"{self._store.path}: no column holds pictures.")
+            raise UnknownColumnError(f"{self._store.path}: no column holds pictures.")
         pixels: Any = self._store[self.column][row]
         size = picture_size(self._store, row, self._picture)
         matrix = np.eye(3)

@@ -275,7 +275,7 @@ function about(item) {
     const polygons = item["polygons.count"];
     parts.push(`${count(polygons)} ${polygons === 1 ? "polygon" : "polygons"}`);
   }
-  const out = [document.createTextNode(parts.join(" · "))];
+  const out = [make("span", {}, parts.join(" · "))];
   if (item.hmean !== undefined && item.hmean !== null) {
     const grade = item.hmean >= 0.8 ? "good" : item.hmean >= 0.5 ? "fair" : "poor";
     out.push(make("b", { class: `score ${grade}`, title: "H-mean" }, share(item.hmean)));

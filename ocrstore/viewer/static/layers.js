@@ -5,6 +5,7 @@ import { find, make, shape } from "./dom.js";
 import { IDENTITY, move, toCss } from "./matrix.js";
 
 const LABEL = 13; // pixels of the screen
+const MAPS = ["prob_mask", "thresh_mask", "thresh_map", "prob_map"]; // the last lies on top
 
 export class Layers {
   #stage;
@@ -17,10 +18,6 @@ export class Layers {
   constructor(stage) {
     this.#stage = stage;
     stage.onChange(() => this.#place());
-  }
-
-  get frame() {
-    return this.#sample;
   }
 
   // sizes of the frame that `base` is shown in
@@ -52,11 +49,11 @@ export class Layers {
       const world = shown.base === "compare" ? 1 : 0;
       wanted.set(view.layers.tensor, { world, matrix: toFrame, size: view.size, opacity: 1 });
     }
-    for (const name of ["prob_mask", "thresh_mask", "thresh_map", "prob_map"]) {
+    for (const [depth, name] of MAPS.entries()) {
       const column = view?.layers[name];
       if (!column || !shown.on.has(name)) continue;
       const world = shown.base === "compare" ? 1 : 0;
-      const options = { world, matrix: toFrame, size: view.size, opacity: shown.opacity };
+      const options = { world, matrix: toFrame, size: view.size, opacity: shown.opacity, depth: depth + 1 };
       wanted.set(column, options);
     }
     for (const [column, image] of this.#images) {
@@ -66,6 +63,11 @@ export class Layers {
       }
     }
     for (const [column, options] of wanted) this.#image(sample, column, options);
+    const [width, height] = Layers.frameOf(sample, view, shown.base);
+    for (const world of this.#worlds) {
+      world.style.width = `${width}px`;
+      world.style.height = `${height}px`;
+    }
     find("wiped").hidden = shown.base !== "compare";
     this.#outlines(sample, shown, inPicture ? IDENTITY : (view?.forward ?? IDENTITY));
     this.#place();
@@ -78,7 +80,7 @@ export class Layers {
     this.#root.querySelector(`[data-${kind}="${index}"]`)?.classList.add("lit");
   }
 
-  #image(sample, column, { world, matrix, size, opacity }) {
+  #image(sample, column, { world, matrix, size, opacity, depth = 0 }) {
     let image = this.#images.get(column);
     if (!image) {
       image = make("img", { alt: "", draggable: "false", decoding: "async", "data-column": column });
@@ -98,6 +100,7 @@ export class Layers {
     image.style.width = `${size[1]}px`;
     image.style.height = `${size[0]}px`;
     image.style.transform = toCss(matrix);
+    image.style.zIndex = depth;
     image.style.setProperty("--opacity", opacity);
     if (image.parentNode !== this.#worlds[world]) this.#worlds[world].append(image);
   }
