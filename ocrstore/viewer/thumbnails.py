@@ -102,6 +102,7 @@ def _draw(pixels: Pixels, points: npt.NDArray[np.float64], outline: Outline) -> 
     if not np.isfinite(points).all() or np.abs(points).max(initial=0) > 1e6:
         return
     whole = np.rint((points - 0.5) * (1 << _SHIFT)).astype(np.int32).reshape(-1, 1, 2)
-    thick = 2 if max(pixels.shape[:2]) > 240 else 1
+    small = float(np.ptp(points, axis=0).min()) < 14  # a thick line would hide what is inside
+    thick = 1 if small or max(pixels.shape[:2]) <= 240 else 2
     colour = COLOURS[outline.state]
     cv2.polylines(pixels, [whole], True, colour, thick, cv2.LINE_AA, _SHIFT)

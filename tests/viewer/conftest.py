@@ -1,5 +1,6 @@
 """A small store with pictures, views and maps, drawn on the spot; a viewer that answers for it."""
 
+import contextlib
 import http.client
 import json
 import threading
@@ -108,30 +109,31 @@ class Client:
         return json.loads(body)
 
 
-@pytest.fixture
-def start_viewer():
-    """Return a function that starts a viewer of a store in this process, for one test."""
+@contextlib.contextmanager
+def running(path, *, predictions=None):
+    """Run a viewer of a store in this process."""
     pytest.importorskip("uvicorn", reason="the viewer needs ocrstore[view]")
     from ocrstore.viewer.live import Live
     from ocrstore.viewer.serve import Viewer
 
-    running = []
-
-    def start(path, *, predictions=None):
-        viewer = Viewer(Live(path, predictions=predictions))
-        thread = threading.Thread(target=viewer.run, daemon=True)
-        thread.start()
-        running.append((viewer, thread))
-        return Client(viewer)
-
-    yield start
-    for viewer, thread in running:
-        viewer.stop()
-        thread.join(20)
-        assert not thread.is_alive()
+    viewer = Viewer(Live(path, predictions=predictions))
+    thread = threading.Thread(target=viewer.run, daemon=True)
+    thread.start()
+    yield Client(viewer)
+    viewer.stop()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 @pytest.fixture
-def client(start_viewer, shared_store):
-    """A viewer of the shared store."""
-    return start_viewer(shared_store)
+def start_viewer():
+    """Return a function that starts a viewer for one test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *given, **options: stack.enter_context(running(*given, **options))
+
+
+@pytest.fixture(scope="session")
+def client(shared_store):
+    """A viewer of the shared store, for all tests that change nothing."""
+    with running(shared_store) as client:
+        yield client

@@ -42,7 +42,7 @@ function attributes(sample) {
 function scale(view) {
   if (!view.forward) return "";
   const [a, b, , d, e] = view.forward;
-  return `, scaled by ${Math.sqrt(Math.abs(a * e - b * d)).toPrecision(3)}`;
+  return ` at ${Math.sqrt(Math.abs(a * e - b * d)).toPrecision(3)}×`;
 }
 
 function show(name, value) {

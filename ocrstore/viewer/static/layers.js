@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { find, make, shape } from "./dom.js";
 import { IDENTITY, move, toCss } from "./matrix.js";
 
-const LABEL = 13; // pixels of the screen
+const LABEL = { smallest: 6.5, largest: 13 }; // pixels of the screen
 const MAPS = ["prob_mask", "thresh_mask", "thresh_map", "prob_map"]; // the last lies on top
 
 export class Layers {
@@ -141,7 +141,7 @@ export class Layers {
     const label = shape("text", { class: `label ${state}`, x: flat[best], y: flat[best + 1] });
     label.textContent = text.length > 60 ? `${text.slice(0, 59)}…` : text;
     this.#root.append(label);
-    this.#labels.push(label);
+    this.#labels.push({ label, height: thickness(flat) });
   }
 
   #place() {
@@ -151,9 +151,23 @@ export class Layers {
       world.classList.toggle("pixels", zoom * (devicePixelRatio || 1) >= 3);
     }
     this.#root.setAttribute("transform", `matrix(${zoom} 0 0 ${zoom} ${x} ${y})`);
-    for (const label of this.#labels) {
-      label.setAttribute("font-size", LABEL / zoom);
-      label.setAttribute("dy", -4 / zoom);
+    for (const { label, height } of this.#labels) {
+      // as large as its line of text allows; what could not be read comes with zooming in
+      const size = Math.min(LABEL.largest, height * zoom * 0.62);
+      label.style.display = size < LABEL.smallest ? "none" : "";
+      label.setAttribute("font-size", Math.max(size, LABEL.smallest) / zoom);
+      label.setAttribute("dy", -3 / zoom);
     }
   }
+}
+
+// how high a line of text is: the area over the longest side
+function thickness(flat) {
+  let [area, longest] = [0, 1];
+  for (let at = 0; at < flat.length; at += 2) {
+    const next = (at + 2) % flat.length;
+    area += flat[at] * flat[next + 1] - flat[next] * flat[at + 1];
+    longest = Math.max(longest, Math.hypot(flat[next] - flat[at], flat[next + 1] - flat[at + 1]));
+  }
+  return Math.abs(area) / 2 / longest;
 }

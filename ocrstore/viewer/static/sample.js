@@ -99,6 +99,7 @@ export class SampleView {
     if (this.#asked !== key) return;
     const old = this.#sample;
     this.#sample = sample;
+    section.classList.remove("failed");
     this.#note("");
     this.#fillPosition();
     this.#fillBases();
@@ -315,11 +316,7 @@ export class SampleView {
   #fail(error) {
     this.#layers.clear();
     this.#sample = null;
-    find("facts").replaceChildren();
-    find("toggles").replaceChildren();
-    find("base").replaceChildren();
-    find("view-row").hidden = true;
-    find("opacity-row").hidden = true;
+    find("sample").classList.add("failed");
     find("wipe").hidden = true;
     find("position").textContent = "";
     find("previous").disabled = true;
