@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import xxhash
 
-from ocrstore.errors import CorruptStoreError, OCRStoreError
+from ocrstore.errors import CorruptStoreError, OCRStoreError, StoreBusyError
 from ocrstore.format.accounting import take_census
 from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
@@ -25,7 +25,15 @@ from ocrstore.format.layout import (
 )
 from ocrstore.format.mapping import Mapping
 from ocrstore.format.pages import PageReader, Value
-from ocrstore.format.snapshot import newest_generation, read_index, read_manifest
+from ocrstore.format.snapshot import (
+    has_changed,
+    newest_generation,
+    read_index,
+    read_manifest,
+    read_metas,
+)
+
+_ATTEMPTS = 64
 
 Progress = Callable[[int, int], None]
 """Called with (bytes checked, bytes in all)."""
@@ -64,9 +72,24 @@ class Verification:
 def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Verification:
     """Read the whole file and compare every byte with what is recorded about it.
 
-    Raises only if the file cannot be opened as a store at all; everything else is a finding.
+    Raises only if the file cannot be opened as a store at all; everything else is a finding. Takes
+    no lock: what looks wrong because the store was changed meanwhile is looked at again.
     """
-    mapping = Mapping(path)
+    for _ in range(_ATTEMPTS):
+        mapping = Mapping(path)
+        before = read_metas(mapping)
+        try:
+            result = _verify(mapping, progress)
+        except OCRStoreError:
+            if not has_changed(mapping, before):
+                raise
+        else:
+            if result.ok or not has_changed(mapping, before):
+                return result
+    raise StoreBusyError(f"{mapping.path}: is changed faster than it can be checked. Try it later.")
+
+
+def _verify(mapping: Mapping, progress: Progress | None) -> Verification:
     pages = PageReader(mapping.buffer, name=mapping.path)
     newest_generation(pages)
     result = Verification(mapping.path, nbytes=mapping.nbytes)

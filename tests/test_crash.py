@@ -59,6 +59,7 @@ def _interrupt(path, *, samples=30, token="work"):
     if child == 0:
         with ocrstore.create(path, SPEC, group_rows=4, resume=token) as writer:
             _fill(writer, samples)
+            writer._container.wait()  # a thread writes; the test needs to know how far it got
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     return partial_path(path)
@@ -99,15 +100,18 @@ def test_other_work_starts_again(quick_path, token):
     assert _fingerprint(path, resume=token)[1] == 0
 
 
-@pytest.mark.parametrize("place", ["row", "tree", "record", "cut", "garbage", "empty"])
-def test_a_damaged_hidden_file_is_discarded(quick_path, place):
-    """After a power failure the hidden file may hold anything: then the build starts again."""
+@pytest.mark.parametrize(
+    ("place", "sound"),
+    [("row", 4), ("header", 8), ("record", 0), ("cut", 12), ("garbage", 0), ("empty", 0)],
+)
+def test_what_is_damaged_in_a_hidden_file_is_written_again(quick_path, place, sound):
+    """After a power failure the hidden file may hold anything: what is sound is used, no more."""
     path = quick_path / "store.ocrs"
     partial = _interrupt(path)
-    data = bytearray(partial.read_bytes())
+    data = partial.read_bytes()
     damaged = {
         "row": data.replace(b"\x05" * 5000, b"\x05" * 4999 + b"\x04"),
-        "tree": data.replace(b"extent/00000003/a", b"extent/00000003/b"),
+        "header": data.replace(b"OCRSEXT1\2\0", b"OCRSEXT1\7\0"),
         "record": data.replace(b"OCRSGRP1", b"OCRSGRP2"),
         "cut": data[: len(data) // 2],
         "garbage": os.urandom(50_000),
@@ -116,7 +120,7 @@ def test_a_damaged_hidden_file_is_discarded(quick_path, place):
     assert damaged[place] != data
     partial.write_bytes(damaged[place])
     fingerprint, resumed = _fingerprint(path, resume="work")
-    assert resumed == 0
+    assert resumed == sound
     assert fingerprint == _fingerprint(path, overwrite=True)[0]
 
 
@@ -163,5 +167,5 @@ def test_what_a_killed_append_left_is_used_again(quick_path, run_driver):
                 os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(child, 0)
         sizes.append(path.stat().st_size)
-    assert len(set(sizes[2:])) == 1
+    assert len(set(sizes[-3:])) == 1
     assert ocrstore.verify(path).ok

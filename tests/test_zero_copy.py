@@ -224,7 +224,7 @@ for order in itertools.permutations(range(5)):
     while isinstance(base, np.ndarray):
         base = base.base
     try:
-        base.close()  # a user who pulls the map away from under the arrays
+        base.obj.close()  # a user who pulls the map away from under the arrays
     except BufferError:
         held = True
     assert held and views[0].sum()

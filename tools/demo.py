@@ -1,9 +1,10 @@
 """The main job end to end, on pictures drawn on the spot.
 
-    python tools/demo.py [--folder demo] [--count 48]
+    python tools/demo.py [--folder demo] [--count 32]
 
-Draws pictures (some turned by an EXIF flag), builds a store, inspects and verifies it, reads it through
-a DataLoader with workers, trains a small DBNet a few steps. Each command is printed as you would type it.
+Draws pictures (some turned by an EXIF flag), builds a store, inspects and verifies it, reads it
+through a DataLoader with workers, trains a small DBNet a few steps. Each command is printed as
+you would type it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def run(*arguments: object) -> None:
 
 
 def read_through_a_loader(store: Path) -> None:
-    from ocrstore.torch import OCRStoreDataset
     from torch.utils.data import DataLoader
+
+    from ocrstore.torch import OCRStoreDataset
 
     say(
         f'>>> loader = DataLoader(OCRStoreDataset("{store}"), batch_size=16, num_workers=2, shuffle=True)'
@@ -58,12 +60,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, default=Path("demo"))
-    parser.add_argument("--count", type=int, default=48)
+    parser.add_argument("--count", type=int, default=32)
     options = parser.parse_args()
     folder: Path = options.folder
     shutil.rmtree(folder, ignore_errors=True)
     say(f"drawing {options.count} pictures with known polygons into {folder}/")
-    write_scenes(folder, options.count)
+    write_scenes(folder, options.count, orientations=(1, 6, 1, 8, 1, 3, 1, 1))
     store = folder / "train.ocrs"
     run("build", folder / "images", "--annotations", folder / "gt", "--out", store)
     run("inspect", store)
@@ -74,7 +76,7 @@ def main() -> None:
         "train",
         store,
         "--epochs",
-        2,
+        1,
         "--batch-size",
         8,
         "--width",

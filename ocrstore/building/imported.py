@@ -61,12 +61,21 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
     names = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
     try:
         # from memory, so that a file that changes meanwhile gives one state or an error
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
-                raise _WrongMapsError("a single array, not an npz archive")
+        loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise _WrongMapsError("a single array, not an npz archive")
+        with loaded as archive:
             found = {name: archive[name] for name in names if name in archive.files}
             listed = ", ".join(archive.files) or "nothing"
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as exc:
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        KeyError,
+        MemoryError,
+    ) as exc:
         raise _WrongMapsError(f"cannot be read ({exc})") from exc
     if "prob_map" not in found and "thresh_map" not in found:
         raise _WrongMapsError(f"has neither prob_map nor thresh_map; it has {listed}")

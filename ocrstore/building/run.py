@@ -16,6 +16,7 @@ from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.kinds import loses
 from ocrstore.building.planning import BuildPlan
 from ocrstore.building.pool import Inline, Pool
+from ocrstore.building.provenance import describe_problems, describe_source
 from ocrstore.building.report import BuildReport
 from ocrstore.building.views import views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
@@ -153,6 +154,8 @@ class _Run:
                 )
             writer.reorder(self.source.keys)
             self._describe(writer)
+            if plan.old is not None:
+                plan.old.close()  # some systems do not replace a file that is mapped
 
     def finish(self) -> BuildReport:
         """Complete the report from the store as it is now."""
@@ -299,12 +302,14 @@ class _Run:
             "decoders": decoders,
             "dialect": self.source.dialect,
             "ocrstore": __version__,
+            "source": describe_source(self.source),
+            "problems": describe_problems(self.report.problems),
         }
 
 
 def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
     """Choose who derives the samples: worker processes, or for a few of them this one."""
     wanted = usable_cpus() if workers is None else workers
-    if wanted == 0 or (workers is None and samples <= FEW):
+    if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
     return Pool(job, workers=max(1, min(wanted, samples)))

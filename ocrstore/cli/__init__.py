@@ -24,11 +24,17 @@ COMMANDS = {
     "add-view": "add_view:add_view_command",
     "build": "build:build_command",
     "compact": "compact:compact_command",
+    "doctor": "doctor:doctor_command",
+    "eval": "eval:eval_command",
     "export-index": "export_index:export_index_command",
     "inspect": "inspect:inspect_command",
     "plan": "plan:plan_command",
+    "predict": "predict:predict_command",
+    "report": "report:report_command",
+    "train": "train:train_command",
     "verify": "verify:verify_command",
     "view": "view:view_command",
+    "warm": "warm:warm_command",
 }
 
 _WRONG_USE = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -48,9 +50,52 @@ def take_census(reader: PageReader) -> Census:
     return census
 
 
-def _walk_state(reader: PageReader, meta: Meta, census: Census) -> dict[int, str]:
-    """Walk both trees of a commit; return page number -> owner."""
-    owners: dict[int, str] = {}
+class _Owners:
+    """Which pages are whose, kept as runs: values are few, however many pages they fill."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._runs: dict[int, tuple[int, str]] = {}  # start -> end, owner
+        self.pages = 0
+
+    def claim(self, page: int, pages: int, owner: str) -> tuple[int, str] | None:
+        """Give a run of pages to `owner`, or return a page that is taken, and by whom."""
+        at = bisect_right(self._starts, page)
+        if at:
+            end, other = self._runs[self._starts[at - 1]]
+            if end > page:
+                return page, other
+        if at < len(self._starts) and self._starts[at] < page + pages:
+            return self._starts[at], self._runs[self._starts[at]][1]
+        self._starts.insert(at, page)
+        self._runs[page] = (page + pages, owner)
+        self.pages += pages
+        return None
+
+    @property
+    def start(self) -> int:
+        """The first page that is owned."""
+        return self._starts[0] if self._starts else 2
+
+    @property
+    def end(self) -> int:
+        """The first page behind all that are owned."""
+        return self._runs[self._starts[-1]][0] if self._starts else 2
+
+
+def _runs(falling: list[int]) -> Iterator[tuple[int, int]]:
+    """Join page numbers in falling order to (first page, pages)."""
+    count = 0
+    for position, page in enumerate(falling):
+        count += 1
+        if position + 1 == len(falling) or falling[position + 1] != page - 1:
+            yield page, count
+            count = 0
+
+
+def _walk_state(reader: PageReader, meta: Meta, census: Census) -> _Owners:
+    """Walk both trees of a commit; return who owns which page."""
+    owners = _Owners()
     for name, tree, integer_keys in (("main", meta.main, False), ("free list", meta.free, True)):
         walk = _Walk(reader, name, tree, integer_keys, owners, census)
         try:
@@ -63,23 +108,23 @@ def _walk_state(reader: PageReader, meta: Meta, census: Census) -> dict[int, str
         census.tree_pages += walk.branch_pages + walk.leaf_pages
         census.value_pages += walk.overflow_pages
         walk.check_counts()
-        for page in walk.free:
-            if page in owners:
-                census.problems.append(f"page {page} is free and in use ({owners[page]}) at once")
-            owners[page] = "free"
-            census.free_pages += 1
+        for page, pages in _runs(walk.free):
+            census.free_pages += pages
+            taken = owners.claim(page, pages, "the free list")
+            if taken is not None:
+                census.problems.append(f"page {taken[0]} is free and in use ({taken[1]}) at once")
     return owners
 
 
-def _check_cover(meta: Meta, owners: dict[int, str], census: Census) -> None:
+def _check_cover(meta: Meta, owners: _Owners, census: Census) -> None:
     if census.problems:
         return  # after structural damage the rest of the count says nothing new
-    if any(not 2 <= page <= meta.last_page for page in owners):
+    if owners.start < 2 or owners.end > meta.last_page + 1:
         # liblmdb would write over a meta page that is listed as free
         census.problems.append("the free list names a meta page, or a page behind the last one")
-    if meta.last_page + 1 - 2 != len(owners):
+    if meta.last_page + 1 - 2 != owners.pages:
         census.problems.append(
-            f"{meta.last_page - 1} pages are in use by LMDB's count, {len(owners)} are reachable"
+            f"{meta.last_page - 1} pages are in use by LMDB's count, {owners.pages} are reachable"
         )
 
 
@@ -92,7 +137,7 @@ class _Walk:
         name: str,
         tree: Tree,
         integer_keys: bool,
-        owners: dict[int, str],
+        owners: _Owners,
         census: Census,
     ) -> None:
         self.reader, self.name, self.tree = reader, name, tree
@@ -116,12 +161,9 @@ class _Walk:
             )
 
     def _claim(self, page: int, pages: int, owner: str) -> None:
-        for number in range(page, page + pages):
-            if number in self.owners:
-                raise self.reader.corrupt(
-                    f"page {number} belongs to {self.owners[number]} and to {owner}"
-                )
-            self.owners[number] = owner
+        taken = self.owners.claim(page, pages, owner)
+        if taken is not None:
+            raise self.reader.corrupt(f"page {taken[0]} belongs to {taken[1]} and to {owner}")
 
     def _visit(self, number: int, depth: int, low: bytes | None, high: bytes | None) -> None:
         if depth > self.tree.depth:

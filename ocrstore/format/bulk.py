@@ -65,11 +65,15 @@ class BulkFile:
         self._writing: Future[None] | None = None
         try:
             self._file = path.open("r+b", buffering=0)
+        except OSError as exc:
+            raise write_error(self.path, exc) from exc
+        try:
             # whatever lies behind what is resumed was not finished
             self._file.truncate(self._next_page * PAGE_SIZE if resume else 0)
             self._write_all([_meta_page(number, _EMPTY_TREE, _EMPTY_TREE, 1) for number in (0, 1)])
             self._file.seek(self._next_page * PAGE_SIZE)
         except OSError as exc:
+            self._file.close()
             raise write_error(self.path, exc) from exc
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ocrstore-write")
 

@@ -106,6 +106,8 @@ def write_error(path: str, exc: Exception) -> WriteError:
     remedy = "Nothing that was published is lost."
     if "No space left" in text or "File too large" in text or "quota" in text.lower():
         remedy = "Free some space and run it again. " + remedy
+    elif "Input/output error" in text:  # LMDB says this too when only part of a write had room
+        remedy = "The disk is full or fails: free some space or replace it, run it again. " + remedy
     return WriteError(f"{path}: cannot be written: {text}. {remedy}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -41,7 +42,7 @@ def history_entry(action: str, generation: int, **counts: int) -> dict[str, Any]
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = (
         datetime.fromtimestamp(int(epoch), timezone.utc)
-        if epoch.isdigit()
+        if re.fullmatch("[0-9]{1,11}", epoch)  # up to the year 5138
         else datetime.now(timezone.utc)
     )
     return {

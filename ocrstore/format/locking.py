@@ -15,7 +15,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_FAR = 2**62  # Windows locks are mandatory: lock a byte that no store ever has
+_FAR = 2**43  # Windows locks are mandatory: lock a byte that no store ever has
 
 
 class FileLock:

@@ -21,7 +21,7 @@ class Mapping:
     share it; a forked child inherits it.
     """
 
-    __slots__ = ("_map", "device", "inode", "nbytes", "path")
+    __slots__ = ("_bytes", "_map", "device", "inode", "nbytes", "path")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -64,6 +64,8 @@ class Mapping:
                 raise OCRStoreError(f"{self.path}: cannot be mapped: {exc}.") from exc
         finally:
             os.close(descriptor)
+        # holds the map's buffer, so that nobody can close the map below an array
+        self._bytes = np.frombuffer(self._map, np.uint8)
 
     @property
     def buffer(self) -> memoryview:
@@ -73,7 +75,7 @@ class Mapping:
     @property
     def address(self) -> int:
         """Where the map starts in this process's memory."""
-        return int(np.frombuffer(self._map, np.uint8, 1).ctypes.data)
+        return int(self._bytes.ctypes.data)
 
     def array(
         self,
@@ -84,7 +86,7 @@ class Mapping:
         strides: tuple[int, ...] | None = None,
     ) -> npt.NDArray[Any]:
         """Return a read-only array that lies at `offset`; numpy checks the bounds."""
-        return np.ndarray(shape, dtype, self._map, offset, strides)
+        return np.ndarray(shape, dtype, self._bytes, offset, strides)
 
     def has_grown(self) -> bool:
         """Tell whether the file has more bytes by now than were mapped."""

@@ -55,24 +55,28 @@ def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None
         raise UnsupportedFormatError("ocrstore files are little-endian; this machine is not.")
     for attempt in range(_ATTEMPTS):
         mapping = Mapping(path)
-        before = _metas(mapping)
+        before = read_metas(mapping)
         try:
             found = _find(mapping, generation)
         except (CorruptStoreError, UnknownGenerationError, NotAStoreError):
-            unchanged = _metas(mapping) == before and not mapping.has_grown()
-            if attempt == _ATTEMPTS - 1 or unchanged:
+            if attempt == _ATTEMPTS - 1 or not has_changed(mapping, before):
                 raise
         else:
-            if attempt == _ATTEMPTS - 1 or _metas(mapping) == before:
+            if attempt == _ATTEMPTS - 1 or read_metas(mapping) == before:
                 return _load(mapping, found)
     raise AssertionError("unreachable")  # the last attempt returns or raises
 
 
-def _metas(mapping: Mapping) -> bytes:
+def read_metas(mapping: Mapping) -> bytes:
     """Return the bytes that every commit changes: both meta pages, for any page size."""
     buffer = mapping.buffer
     starts = (0, 4096, 8192, 16384, 32768)
     return b"".join(bytes(buffer[start : start + META_NBYTES]) for start in starts)
+
+
+def has_changed(mapping: Mapping, before: bytes) -> bool:
+    """Tell whether a commit was made, or is being made, since `read_metas` returned `before`."""
+    return mapping.has_grown() or read_metas(mapping) != before
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from random import Random
 
 import operations
 
-from ocrstore.format import environment, writer
+from ocrstore.format import bulk, environment, writer
 
 MODES = {"before": 1, "halfway": 2}
 
@@ -47,9 +47,11 @@ def kill_at_call(position: int) -> None:
         setattr(owner, name, guarded)
 
     guard(environment.Environment, "commit")
+    guard(bulk.BulkFile, "commit")
+    guard(bulk.BulkFile, "finish")
     guard(writer, "check_target")
     guard(Path, "replace")
-    for name in ("fsync", "truncate", "unlink"):
+    for name in ("fsync", "fdatasync", "unlink"):
         guard(os, name)
 
 

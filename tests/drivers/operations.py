@@ -10,18 +10,16 @@ import ocrstore
 
 COLUMNS = {
     "image": ocrstore.Column("uint8", (None, None, 3)),
-    "tensor": ocrstore.Column("uint8", (40, 40, 3)),
     "text": ocrstore.Column("int16", (None,), codec="zstd"),
 }
-SAMPLES = 10
+SAMPLES = 7
 
 
 def arrays(number: int) -> dict[str, np.ndarray]:
     """Return the arrays of one sample; the same number gives the same."""
     rng = np.random.default_rng(number)
     return {
-        "image": rng.integers(0, 256, (20 + number, 30, 3), np.uint8),
-        "tensor": rng.integers(0, 256, (40, 40, 3), np.uint8),
+        "image": rng.integers(0, 256, (50 + number, 30, 3), np.uint8),
         "text": np.arange(number, dtype=np.int16),
     }
 

@@ -1,0 +1,107 @@
+"""`ocrstore doctor`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from ocrstore.cli.console import STORE, console, human_bytes, print_json
+from ocrstore.errors import OCRStoreError
+
+_ENOUGH_SHM = 256 * 2**20
+
+
+@click.command("doctor")
+@click.argument("store", type=STORE)
+@click.option("--workers", type=click.IntRange(0), default=4, show_default=True)
+@click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) -> int:
+    """Tell what training from a store costs on this machine.
+
+    Runs one epoch of a DataLoader in a fresh process and adds up what it and its workers take;
+    says how much of the store is in the page cache, and whether memory will hold it.
+
+    \b
+    Examples:
+      ocrstore doctor val.ocrs
+      ocrstore doctor train.ocrs --workers 8 --json
+
+    Exit code 1 if memory or a limit will not hold what an epoch reads.
+    """
+    try:
+        from ocrstore.torch.doctor import FINDERS, diagnose
+    except ImportError as exc:
+        raise OCRStoreError(
+            "`ocrstore doctor` needs PyTorch: install it with pip install 'ocrstore[torch]'."
+        ) from exc
+    found = diagnose(store, workers=workers, batch_size=batch_size)
+    if as_json:
+        record = dataclasses.asdict(found)
+        print_json({**record, "fits": found.fits, "worker_nbytes": found.worker_nbytes})
+        return 1 if found.fits is False else 0
+    out = console()
+    out.print(
+        f"[bold]{escape(found.path)}[/]: {found.samples} samples, {human_bytes(found.file_nbytes)};"
+        f" an epoch of its view reads {human_bytes(found.view_nbytes)}"
+    )
+    if found.cached_nbytes is not None:
+        share = found.cached_nbytes / max(found.file_nbytes, 1)
+        out.print(
+            f"page cache: {human_bytes(found.cached_nbytes)} of the file ({share:.0%}) is in memory"
+            + ("" if share > 0.95 else "; `ocrstore warm` reads the rest")
+        )
+    if found.available_nbytes is not None:
+        limit = "none" if found.limit_nbytes is None else human_bytes(found.limit_nbytes)
+        out.print(
+            f"memory: {human_bytes(found.available_nbytes)} available,"
+            f" control group's limit: {limit}"
+        )
+    if found.store is not None and found.bare is not None:
+        table = Table(title=f"after one epoch with {workers} workers, all processes together")
+        table.add_column("")
+        for name in ("own memory", "shared memory", "pages of files", "PSS", "RSS"):
+            table.add_column(name, justify="right")
+        for name, memory in (("torch alone", found.bare), ("with the store", found.store)):
+            sizes = (
+                memory.pss_anonymous,
+                memory.pss_shared,
+                memory.pss_file,
+                memory.pss,
+                memory.rss,
+            )
+            table.add_row(name, *(human_bytes(size) for size in sizes))
+        out.print(table)
+        out.print(
+            f"The store adds {human_bytes(found.worker_nbytes or 0)} per process to memory of its"
+            f" own; at most {human_bytes(found.shm_growth or 0)} of shared memory was in use."
+        )
+        out.print(
+            "RSS counts a page once for every process that maps it, so it grows with each worker;"
+            " PSS shares it out and adds up to what is really used. Pages of files are the page"
+            " cache: one copy for all processes, and the kernel takes it back when it must.",
+            style="dim",
+        )
+    out.print(f"batches: {found.strategy}; {FINDERS.get(found.finder, 'mapped or copied anew')}")
+    if found.shm_nbytes is not None and found.shm_nbytes < _ENOUGH_SHM:
+        out.print(
+            f"/dev/shm has {human_bytes(found.shm_nbytes)}: enough for stored columns and for"
+            " transform=, which do not use it; other data sets may need more."
+        )
+    if found.fits is False:
+        out.print(
+            "[red]✗[/] Memory will not hold what an epoch reads: every epoch reads from disk. Use"
+            " WindowShuffleSampler, fewer columns, or a codec (docs/training.md)."
+        )
+        return 1
+    if found.fits is None:
+        out.print("[dim]· this system does not tell whether memory will hold it[/]")
+    else:
+        out.print(
+            "[green]✓[/] Memory holds what an epoch reads: after the first, no disk is needed."
+        )
+    return 0

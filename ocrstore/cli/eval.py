@@ -1,0 +1,101 @@
+"""`ocrstore eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from ocrstore.cli.console import STORE, console, print_json, progress_bar
+from ocrstore.cli.torch_needed import explain_missing
+
+_SHOWN = 10
+
+
+@click.command("eval")
+@click.argument("store", type=STORE)
+@click.option("--checkpoint", type=STORE, help="What `ocrstore train` left: best.ckpt.")
+@click.option("--oracle", is_flag=True, help="The store's own maps instead of a network.")
+@click.option("--view", help="The view to use, if not the first.")
+@click.option("--table", type=click.Path(dir_okay=False, path_type=Path), help="CSV per picture.")
+@click.option("--any-recipe", is_flag=True, help="Measure although the recipes differ.")
+@click.option("--min-score", type=float, help="Keep boxes from this score on.")
+@click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
+@click.option("--batch-size", default=8, show_default=True)
+@click.option("--workers", default=0, show_default=True)
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+def eval_command(
+    store: Path,
+    checkpoint: Path | None,
+    oracle: bool,
+    view: str | None,
+    table: Path | None,
+    any_recipe: bool,
+    min_score: float | None,
+    polygons: bool,
+    batch_size: int,
+    workers: int,
+    device: str,
+    as_json: bool,
+) -> int:
+    """Measure a checkpoint on a store: precision, recall and H-mean (ICDAR 2015), CLEval.
+
+    \b
+    Examples:
+      ocrstore eval val.ocrs --checkpoint runs/a/best.ckpt --table pictures.csv
+      ocrstore eval val.ocrs --oracle      the most that the view can give
+    """
+    if oracle == (checkpoint is not None):
+        raise click.UsageError("give --checkpoint or --oracle, one of them")
+    with explain_missing("eval"):
+        from ocrstore.torch.dbnet.evaluation import evaluate, summarise
+        from ocrstore.torch.dbnet.metric import write_table
+        from ocrstore.torch.dbnet.oracle import oracle as measure_oracle
+        from ocrstore.torch.dbnet.postprocess import PostParams
+    changes: dict[str, Any] = {} if min_score is None else {"min_score": min_score}
+    if checkpoint is None:
+        from ocrstore.store import open_store
+
+        params = PostParams(polygons=polygons, **changes)
+        result = summarise(measure_oracle(open_store(store), view=view, params=params))
+    else:
+        from ocrstore.torch.dbnet.detector import Detector
+
+        detector = Detector.load(checkpoint, device=device, polygons=polygons, **changes)
+        with progress_bar("measuring", quiet=as_json) as advance:
+            result = evaluate(
+                store,
+                detector,
+                view=view,
+                any_recipe=any_recipe,
+                batch_size=batch_size,
+                workers=workers,
+                progress=advance,
+            )
+    if table is not None:
+        write_table(table, result.rows)
+    figures = {"precision": result.precision, "recall": result.recall, "hmean": result.hmean}
+    if as_json:
+        print_json({**figures, "cleval": result.cleval, "pictures": len(result.rows)})
+        return 0
+    out = console()
+    shown = Table("", "precision", "recall", "H-mean", title=f"{len(result.rows)} pictures")
+    shown.add_row("ICDAR 2015", *(f"{v:.4f}" for v in figures.values()))
+    if result.cleval:
+        names = ("precision", "recall", "hmean")
+        shown.add_row("CLEval", *(f"{result.cleval[n]:.4f}" for n in names))
+    out.print(shown)
+    worst = sorted(result.rows, key=lambda row: (row[1].hmean, row[0]))[:_SHOWN]
+    for name, score in worst:
+        if score.hmean < 1:
+            out.print(
+                f"[dim]· {escape(name)}: {score.matched} of {score.truths} found, "
+                f"{score.detections} detections[/]"
+            )
+    if table is not None:
+        out.print(f"[green]✓[/] every picture: {escape(str(table))}")
+    return 0

@@ -1,0 +1,80 @@
+"""`ocrstore train`."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from ocrstore.cli.console import STORE, console
+from ocrstore.cli.torch_needed import explain_missing
+
+
+@click.command("train")
+@click.argument("store", type=STORE)
+@click.option("--val", type=STORE, help="Measured on; the training pictures if not given.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True)
+@click.option("--view", help="The view to use, if not the first.")
+@click.option("--epochs", default=50, show_default=True)
+@click.option("--batch-size", default=16, show_default=True)
+@click.option("--workers", default=2, show_default=True, help="Loader processes.")
+@click.option("--backbone", default="resnet18", show_default=True)
+@click.option("--width", default=64, show_default=True, help="Channels of the first stage.")
+@click.option("--inner", default=256, show_default=True, help="Channels of the neck.")
+@click.option("--weights", type=STORE, help="ImageNet state dict (torchvision's names).")
+@click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw")
+@click.option("--lr", default=1e-3, show_default=True)
+@click.option("--weight-decay", default=1e-4, show_default=True)
+@click.option("--clip", default=5.0, show_default=True, help="Norm gradients are clipped to.")
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "mixed", "32", "16-mixed", "bf16-mixed"]),
+    default="auto",
+    show_default=True,
+    help="mixed: 16-mixed on a GPU, bf16-mixed on a CPU; auto: 32 on a CPU without bf16.",
+)
+@click.option("--augment", is_flag=True, help="Flip, rotate, scale, crop, colour.")
+@click.option("--patience", type=int, help="Stop after so many validations without a better one.")
+@click.option("--check-every", default=1, show_default=True, help="Epochs between validations.")
+@click.option("--pictures-every", default=5, show_default=True, help="Epochs between pictures.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--compile", "compiled", is_flag=True, help="torch.compile the network.")
+@click.option("--resume", type=STORE, help="Go on from a checkpoint (last.ckpt).")
+@click.option("--accelerator", default="auto", show_default=True)
+@click.option("--devices", default="auto", show_default=True, help="GPUs or processes per node.")
+@click.option("--nodes", default=1, show_default=True)
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def train_command(store: Path, **options: Any) -> int:
+    """Train DBNet from a store; leaves best.ckpt, last.ckpt, logs and pictures in a folder.
+
+    \b
+    Examples:
+      ocrstore train train.ocrs --val val.ocrs --epochs 50 --out runs/a
+      ocrstore train train.ocrs --val val.ocrs --out runs/a --resume runs/a/last.ckpt
+      ocrstore train train.ocrs --val val.ocrs --out runs/b --weights resnet18.pth --augment
+    """
+    with explain_missing("train"):
+        from ocrstore.torch.dbnet.fitting import TrainParams, fit
+        from ocrstore.torch.dbnet.model import ModelConfig
+    # its notes on hardware and on other products would hide what matters
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's, about torch's own
+    warnings.filterwarnings(
+        "ignore", message="Checkpoint directory .* exists"
+    )  # the logs are in it
+    devices = options.pop("devices")
+    model = ModelConfig(
+        backbone=options.pop("backbone"), width=options.pop("width"), inner=options.pop("inner")
+    )
+    places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
+    quiet = options.pop("quiet")
+    params = TrainParams(devices=int(devices) if devices.isdigit() else devices, **options)
+    done = fit(store, model=model, params=params, quiet=quiet, **places)
+    console().print(
+        f"[green]✓[/] {done.epochs} epochs, best H-mean {done.hmean:.4f}: {escape(str(done.best))}"
+    )
+    return 0

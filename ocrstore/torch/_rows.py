@@ -1,0 +1,90 @@
+"""Owns the description of a column's rows in a file: where each lies, and which of them adjoin."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.torch._region import PAGE, round_up
+
+IntArray = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
+
+
+class FileHandle:
+    """A read-only descriptor that is closed when nobody needs it; made anew in each process."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.fd = -1
+        self.fd = os.open(
+            path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        )
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """Where the equal-shaped rows of one raw column lie in the file."""
+
+    offsets: IntArray
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    nbytes: int = field(init=False)
+    """Bytes of one row."""
+    pitch: int = field(init=False)
+    """Distance of adjoining rows: whole pages."""
+    mappable: bool = field(init=False)
+    """Whether each row has pages of its own, so that it can be leased and put together by page."""
+
+    def __post_init__(self) -> None:
+        nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        pitch = round_up(nbytes)
+        aligned = bool(len(self.offsets)) and not bool((self.offsets % PAGE).any())
+        # rows that share a page, or repeat, are never handed out by reference
+        apart = aligned and bool((np.diff(np.sort(self.offsets)) >= pitch).all())
+        object.__setattr__(self, "nbytes", nbytes)
+        object.__setattr__(self, "pitch", pitch)
+        object.__setattr__(self, "mappable", nbytes >= PAGE and aligned and apart)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def end(self) -> int:
+        """Return the file size that all rows need."""
+        return int(self.offsets.max()) + self.nbytes if len(self.offsets) else 0
+
+    def runs(self, rows: IntArray) -> list[tuple[int, int, int]]:
+        """Split rows into runs that adjoin in the file: (position, count, file offset)."""
+        if not len(rows):
+            return []
+        offsets = self.offsets[rows]
+        breaks = np.flatnonzero(np.diff(offsets) != self.pitch) + 1
+        starts = np.concatenate(([0], breaks)).tolist()
+        ends = [*starts[1:], len(rows)]
+        return [(a, b - a, int(offsets[a])) for a, b in zip(starts, ends, strict=True)]
+
+
+def as_rows(address: int, count: int, layout: RowLayout) -> dict[str, Any]:
+    """Return the numpy array interface of `count` rows at `address`, a pitch apart."""
+    inner: list[int] = []
+    step = layout.dtype.itemsize
+    for length in reversed(layout.shape):
+        inner.append(step)
+        step *= length
+    return {
+        "version": 3,
+        "typestr": layout.dtype.str,
+        "data": (address, False),
+        "shape": (count, *layout.shape),
+        "strides": (layout.pitch, *reversed(inner)),
+    }

@@ -1,0 +1,165 @@
+"""Owns transforms: a picture and its polygons go in, and come out moved together.
+
+Hides albumentations: how polygons travel as keypoints, and how each call gets random numbers of
+its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ocrstore.errors import OCRStoreError, SchemaError
+from ocrstore.torch._rows import AnyArray
+from ocrstore.torch.view import Annotation
+
+Transform = Callable[..., Mapping[str, Any]]
+
+_FAR = float(2**29)
+_CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)], np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Augmented:
+    """A transformed picture and what became of its annotation."""
+
+    image: AnyArray
+    """(H, W, 3) as the transform left it."""
+    annotation: Annotation
+    """Polygons in the new picture's frame; those outside of it are gone."""
+    inverse_matrix: npt.NDArray[np.float64]
+    """New picture -> old one; NaN where the transform is no projection."""
+
+
+class Augmentation:
+    """A transform, ready to take pictures with polygons. One thread at a time.
+
+    An albumentations composition is given keypoints if it has none. Its random numbers come from
+    torch's generator of this process, mixed with the sample's row and the rank, so they differ
+    between samples, workers, ranks and epochs, and repeat when torch is seeded the same.
+    """
+
+    def __init__(self, transform: Transform) -> None:
+        self.transform = _with_keypoints(transform)
+
+    def __call__(self, image: AnyArray, annotation: Annotation, *, row: int) -> Augmented:
+        """Transform one picture."""
+        height, width = image.shape[:2]
+        points = np.concatenate(
+            [*annotation.polygons, _CORNERS * np.array((width, height), np.float32)]
+        ).astype(np.float32)
+        seed = int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
+        _seed(self.transform, np.random.SeedSequence((seed, row, _rank())))
+        result = self.transform(image=image, keypoints=points)
+        if "keypoints" not in result:
+            raise SchemaError("the transform returned no keypoints: maps could not follow it")
+        moved = np.asarray(result["keypoints"], np.float64).reshape(-1, 2)
+        if len(moved) != len(points):
+            raise SchemaError(
+                f"the transform returned {len(moved)} of {len(points)} keypoints; make its"
+                " KeypointParams with remove_invisible=False"
+            )
+        picture = _as_picture(result["image"])
+        ends = np.cumsum([len(polygon) for polygon in annotation.polygons], dtype=np.int64)
+        polygons = np.split(moved[:-4], ends[:-1]) if len(ends) else []
+        kept = [i for i, polygon in enumerate(polygons) if _is_inside(polygon, picture.shape)]
+        return Augmented(
+            picture,
+            Annotation(
+                [polygons[i].astype(np.float32) for i in kept],
+                [annotation.ignored[i] for i in kept],
+                [annotation.texts[i] for i in kept],
+            ),
+            _projection(moved[-4:], points[-4:].astype(np.float64)),
+        )
+
+
+def _with_keypoints(transform: Transform) -> Transform:
+    """Return a composition that carries all keypoints along, whatever it was made with."""
+    if not hasattr(transform, "processors"):
+        return transform
+    import albumentations
+
+    if not isinstance(transform, albumentations.Compose):
+        return transform
+    with warnings.catch_warnings():
+        # a pipeline that only changes colours leaves keypoints where they are, and that is right
+        warnings.filterwarnings("ignore", message="Got processor for keypoints")
+        return albumentations.Compose(  # type: ignore[no-any-return]  # it ships no types
+            transform.transforms,
+            keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False),
+            p=transform.p,
+        )
+
+
+def _as_picture(image: Any) -> AnyArray:
+    if isinstance(image, torch.Tensor):
+        return image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
+    array = np.asarray(image)
+    if array.ndim != 3:
+        raise SchemaError(f"the transform returned a picture of shape {array.shape}")
+    return array
+
+
+def _is_inside(polygon: npt.NDArray[np.float64], shape: Sequence[int]) -> bool:
+    if not (np.abs(polygon) < _FAR).all():
+        return False
+    low, high = polygon.min(axis=0), polygon.max(axis=0)
+    return bool((high >= 0).all() and low[0] <= shape[1] and low[1] <= shape[0])
+
+
+def _projection(
+    source: npt.NDArray[np.float64], target: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return the 3x3 matrix that sends four points to four others."""
+    rows = []
+    for (x, y), (u, v) in zip(source, target, strict=True):
+        rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
+    try:
+        solved = np.linalg.solve(np.array(rows), target.reshape(-1))
+    except np.linalg.LinAlgError:
+        return np.full((3, 3), np.nan)
+    return np.append(solved, 1.0).reshape(3, 3)
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdigit() else 0
+
+
+def _seed(transform: Any, sequence: np.random.SeedSequence) -> None:
+    """Give every transform of a composition random numbers of its own.
+
+    `Compose.set_random_seed` would give all of them the same ones: a flip and a rotation of equal
+    probability would then always happen together.
+    """
+    if not hasattr(transform, "set_random_seed"):
+        return
+    parts = list(_walk(transform))
+    seeds = sequence.generate_state(2 * len(parts), np.uint32).reshape(-1, 2)
+    for part, (first, second) in zip(parts, seeds.tolist(), strict=True):
+        part.random_generator = np.random.Generator(np.random.SFC64(first))
+        part.py_random = random.Random(second)
+
+
+def _walk(transform: Any) -> Iterator[Any]:
+    yield transform
+    for part in getattr(transform, "transforms", ()):
+        yield from _walk(part)
+
+
+def explain(exc: Exception, where: str) -> OCRStoreError:
+    """Return an error that names the file and the sample a transform failed on."""
+    if isinstance(exc, SchemaError):
+        return SchemaError(f"{where}: {exc}")
+    return OCRStoreError(f"{where}: the transform failed: {type(exc).__name__}: {exc}")

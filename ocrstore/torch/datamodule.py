@@ -1,0 +1,147 @@
+"""Owns `OCRDataModule`: stores in Lightning, to be taken up again in mid-epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
+
+from ocrstore.torch.dataset import OCRStoreDataset, Paths
+from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
+
+if TYPE_CHECKING:
+    from ocrstore.recipe import Recipe
+    from ocrstore.torch.augment import Transform
+
+
+class OCRDataModule(LightningDataModule):
+    """Loaders for training, validation, test and prediction with good defaults.
+
+    Workers persist between epochs, memory is pinned where there is a GPU, and training is drawn
+    by a `ResumableSampler` (with `window`: a `WindowShuffleSampler` of that many row groups, for
+    stores larger than memory). Its place in the epoch goes into Lightning's checkpoints, so a
+    training that was interrupted goes on with the samples it had not seen, whatever the number of
+    workers.
+    """
+
+    def __init__(
+        self,
+        *,
+        train: Paths | None = None,
+        val: Paths | None = None,
+        test: Paths | None = None,
+        predict: Paths | None = None,
+        batch_size: int = 16,
+        num_workers: int = 2,
+        train_transform: Transform | None = None,
+        view: str | None = None,
+        columns: list[str] | None = None,
+        expect: Recipe | str | None = None,
+        seed: int = 0,
+        window: int | None = None,
+        uneven: Uneven = "pad",
+        pin_memory: bool | None = None,
+        persistent_workers: bool = True,
+        multiprocessing_context: str | None = None,
+    ) -> None:
+        """Name the stores; they are opened when a stage needs them.
+
+        `uneven` says what training does when ranks cannot share the samples evenly; see
+        `ResumableSampler`. Validation, test and prediction always see every sample exactly once.
+        """
+        super().__init__()
+        self.paths: dict[str, Paths | None] = {
+            "train": train,
+            "val": val,
+            "test": test,
+            "predict": predict,
+        }
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.train_transform = train_transform
+        self.seed = seed
+        self.window = window
+        self.uneven = uneven
+        self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
+        self.persistent_workers = persistent_workers and num_workers > 0
+        self.multiprocessing_context = multiprocessing_context if num_workers else None
+        self._options: dict[str, Any] = {"view": view, "columns": columns, "expect": expect}
+        self._datasets: dict[str, OCRStoreDataset] = {}
+        self._sampler: ResumableSampler | None = None
+        self._state: dict[str, int] | None = None
+
+    def dataset(self, stage: str) -> OCRStoreDataset:
+        """Return the data set of `train`, `val`, `test` or `predict`; the same one every time."""
+        path = self.paths[stage]
+        if path is None:
+            raise ValueError(f"OCRDataModule was given no store for {stage!r}: pass {stage}=...")
+        if stage not in self._datasets:
+            transform = self.train_transform if stage == "train" else None
+            self._datasets[stage] = OCRStoreDataset(path, transform=transform, **self._options)
+        return self._datasets[stage]
+
+    def _loader(self, stage: str, sampler: ResumableSampler) -> DataLoader[Any]:
+        return DataLoader(
+            self.dataset(stage),
+            batch_size=self.batch_size,
+            sampler=sampler,
+            num_workers=self.num_workers,
+            pin_memory=self.pin_memory,
+            persistent_workers=self.persistent_workers,
+            multiprocessing_context=self.multiprocessing_context,
+        )
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return the shuffled, augmented, resumable loader."""
+        dataset = self.dataset("train")
+        if self.window is None:
+            sampler = ResumableSampler(dataset, seed=self.seed, uneven=self.uneven)
+        else:
+            sampler = WindowShuffleSampler(
+                dataset, window=self.window, seed=self.seed, uneven=self.uneven
+            )
+        if self._state is not None:
+            sampler.load_state_dict(self._state)
+            self._state = None
+        self._sampler = sampler
+        return self._loader("train", sampler)
+
+    def _in_order(self, stage: str) -> DataLoader[Any]:
+        return self._loader(stage, ResumableSampler(self.dataset(stage), shuffle=False))
+
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Return the validation loader, in stored order; none if no store was named."""
+        return [] if self.paths["val"] is None else self._in_order("val")
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        """Return the test loader, in stored order."""
+        return self._in_order("test")
+
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """Return the prediction loader, in stored order."""
+        return self._in_order("predict")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where training stands: by batches that were used, not drawn ahead."""
+        if self._sampler is None or self.trainer is None:
+            return {}
+        loop = self.trainer.fit_loop
+        # processed: the step was taken; Lightning counts such a batch as done when it restarts
+        batches = getattr(loop.epoch_loop.batch_progress.current, "processed", 0)
+        used = min(batches * self.batch_size, len(self._sampler))
+        state = self._sampler.state_dict(consumed=used)
+        epoch = max(loop.epoch_progress.current.ready - 1, 0)
+        state["epoch"] = epoch + 1 if used >= len(self._sampler) else epoch
+        return {"train": state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a checkpoint stands."""
+        state = state_dict.get("train")
+        if state is None:
+            return
+        if self._sampler is None:
+            self._state = dict(state)
+        else:
+            self._sampler.load_state_dict(state)

@@ -1,0 +1,224 @@
+"""Training from stores to a folder of checkpoints, logs and pictures: one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import lightning as L  # noqa: N812  # its own documentation calls it so
+import torch
+from lightning.pytorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    RichProgressBar,
+)
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from ocrstore.errors import SchemaError
+from ocrstore.store import open_store
+from ocrstore.torch.datamodule import OCRDataModule
+from ocrstore.torch.dbnet.augmentation import default_augmentation
+from ocrstore.torch.dbnet.callbacks import PredictionPictures
+from ocrstore.torch.dbnet.model import ModelConfig
+from ocrstore.torch.dbnet.module import DBNetModule
+from ocrstore.torch.dbnet.postprocess import PostParams
+from ocrstore.torch.dbnet.provenance import Provenance, provenance_of
+
+PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainParams:
+    """How to train; the defaults are DBNet's, for a GPU."""
+
+    epochs: int = 50
+    batch_size: int = 16
+    workers: int = 2
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    clip: float = 5.0
+    """Gradients are clipped to this norm."""
+    precision: str = "auto"
+    """See `precision_of`."""
+    seed: int = 0
+    patience: int | None = None
+    """Stop after so many validations without a better H-mean; None never does."""
+    check_every: int = 1
+    """Validate every so many epochs."""
+    pictures_every: int = 5
+    augment: bool = False
+    compiled: bool = False
+    devices: int | str = "auto"
+    nodes: int = 1
+    accelerator: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training left behind."""
+
+    folder: Path
+    best: Path
+    """The checkpoint with the highest H-mean."""
+    hmean: float
+    epochs: int
+
+
+def fit(
+    train: str | Path,
+    *,
+    out: str | Path,
+    val: str | Path | None = None,
+    view: str | None = None,
+    model: ModelConfig | None = None,
+    params: TrainParams | None = None,
+    weights: str | Path | None = None,
+    resume: str | Path | None = None,
+    quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Trained:
+    """Train a network from a store; without `val`, H-mean is measured on the training pictures.
+
+    Mean and std of `model` are replaced by those of the recipe. `weights` is an ImageNet state dict
+    for the backbone. `resume` is a checkpoint (`last.ckpt`) to go on from: its data must be of the
+    same recipe.
+    """
+    params = params or TrainParams()
+    folder = Path(out)
+    provenance = provenance_of(open_store(train), view=view)
+    _check_validation(provenance, val or train, view)
+    L.seed_everything(params.seed, workers=True, verbose=False)
+    module = _module(provenance, model or ModelConfig(), params)
+    if weights is not None:
+        module.net.backbone.load_imagenet(weights)
+    data = OCRDataModule(
+        train=train,
+        val=val or train,
+        batch_size=params.batch_size,
+        num_workers=params.workers,
+        view=view,
+        seed=params.seed,
+        train_transform=_transform(provenance) if params.augment else None,
+    )
+    best = ModelCheckpoint(
+        folder,
+        filename="best",
+        monitor="val_hmean",
+        mode="max",
+        enable_version_counter=False,
+    )
+    # on its own: `save_last` of the other one saves only when a better one is saved
+    last = ModelCheckpoint(
+        folder,
+        filename="last",
+        every_n_epochs=1,
+        save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )
+    trainer = _trainer(folder, params, [best, last, *callbacks], quiet=quiet)
+    trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
+    hmean = trainer.callback_metrics.get("val_hmean", torch.tensor(float("nan")))
+    score = best.best_model_score
+    return Trained(
+        folder,
+        Path(best.best_model_path or folder / "last.ckpt"),
+        float(hmean if score is None else score),
+        trainer.current_epoch,
+    )
+
+
+def _module(provenance: Provenance, model: ModelConfig, params: TrainParams) -> DBNetModule:
+    recipe = provenance.as_recipe
+    described = {**model.to_json(), "mean": list(recipe.mean), "std": list(recipe.std)}
+    post = PostParams(shrink_ratio=recipe.maps.shrink_ratio or PostParams().shrink_ratio)
+    return DBNetModule(
+        model=described,
+        post=asdict(post),
+        optimizer=params.optimizer,
+        lr=params.lr,
+        weight_decay=params.weight_decay,
+        compiled=params.compiled,
+        provenance=provenance.to_json(),
+    )
+
+
+def _check_validation(provenance: Provenance, val: str | Path, view: str | None) -> None:
+    """Refuse a validation store of another recipe before anything is trained."""
+    other = provenance_of(open_store(val), view=view)
+    lines = provenance.differences(other)
+    if lines:
+        from ocrstore.errors import RecipeMismatchError
+
+        listed = "\n".join(f"  {line}" for line in lines)
+        raise RecipeMismatchError(
+            f"{val} has views of another recipe than the training store (training -> validation):\n"
+            f"{listed}\nBuild it with the same recipe"
+        )
+
+
+def _transform(provenance: Provenance) -> Any:
+    height, width = provenance.as_recipe.size
+    if height is None or width is None:
+        raise SchemaError("augmentation needs views of one size, and this recipe leaves it open")
+    return default_augmentation(height, width)
+
+
+def _trainer(
+    folder: Path, params: TrainParams, callbacks: list[Callback], *, quiet: bool
+) -> L.Trainer:
+    loggers: list[Logger] = [CSVLogger(folder, name="csv")]
+    if find_spec("tensorboard") is not None:
+        loggers.append(TensorBoardLogger(folder, name="tensorboard"))
+    callbacks = [
+        *callbacks,
+        LearningRateMonitor("step"),
+        PredictionPictures(folder / "pictures", every=params.pictures_every),
+    ]
+    if params.patience is not None:
+        callbacks.append(EarlyStopping("val_hmean", mode="max", patience=params.patience))
+    if not quiet:
+        callbacks.append(RichProgressBar())
+    return L.Trainer(
+        accelerator=params.accelerator,
+        devices=params.devices,
+        num_nodes=params.nodes,
+        precision=precision_of(params.precision, params.accelerator),
+        max_epochs=params.epochs,
+        gradient_clip_val=params.clip,
+        check_val_every_n_epoch=params.check_every,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        callbacks=callbacks,
+        logger=loggers,
+        default_root_dir=folder,
+        enable_progress_bar=not quiet,
+        enable_model_summary=not quiet,
+    )
+
+
+def precision_of(name: str, accelerator: str) -> Any:
+    """Return Lightning's word for a precision.
+
+    `mixed` is float16 on a GPU and bfloat16 on a CPU. `auto` is the same, but float32 on a CPU
+    that has no instructions for bfloat16: there it is several times slower.
+    """
+    if name not in PRECISIONS:
+        raise SchemaError(f"unknown precision {name!r}: expected one of {', '.join(PRECISIONS)}")
+    if name not in ("mixed", "auto"):
+        return "32-true" if name == "32" else name
+    if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()):
+        return "16-mixed"
+    return "bf16-mixed" if name == "mixed" or _computes_bfloat16() else "32-true"
+
+
+def _computes_bfloat16() -> bool:
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a build of torch without oneDNN
+        return False

@@ -1,0 +1,90 @@
+"""The ICDAR 2015 protocol (task 4.1) for one picture: who is matched, who does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.torch.dbnet.polygon import area_of, intersection_areas, to_paths
+
+
+@dataclass(frozen=True, slots=True)
+class PictureScore:
+    """The counts of one picture, and its own precision, recall and H-mean."""
+
+    matched: int
+    truths: int
+    """Ground-truth regions that count."""
+    detections: int
+    """Detections that count."""
+
+    @property
+    def recall(self) -> float:
+        """Matched over truths; 1 if there was nothing to find."""
+        return self.matched / self.truths if self.truths else 1.0
+
+    @property
+    def precision(self) -> float:
+        """Matched over detections; if none, 1 where there was nothing to find and else 0."""
+        if self.detections:
+            return self.matched / self.detections
+        return 0.0 if self.truths else 1.0
+
+    @property
+    def hmean(self) -> float:
+        """The harmonic mean of precision and recall."""
+        return harmonic_mean(self.precision, self.recall)
+
+
+def harmonic_mean(precision: float, recall: float) -> float:
+    """Return 2PR / (P + R), and 0 for two zeros."""
+    total = precision + recall
+    return 2.0 * precision * recall / total if total else 0.0
+
+
+def match(
+    detections: Sequence[npt.ArrayLike],
+    truths: Sequence[npt.ArrayLike],
+    ignored: Sequence[bool] | npt.NDArray[np.bool_],
+    *,
+    iou: float = 0.5,
+    area_precision: float = 0.5,
+    whole_pixels: bool = True,
+) -> PictureScore:
+    """Match detections to truths as the ICDAR 2015 evaluation does.
+
+    A detection that lies by more than `area_precision` of its own area in an ignored region is
+    left out. Then every truth in order takes the first free detection, in order, with an IoU above
+    `iou`; it is not a search for the best pairs. With `whole_pixels` coordinates are rounded first:
+    the evaluation reads files of whole numbers.
+    """
+    if len(ignored) != len(truths):
+        raise ValueError(f"{len(truths)} truths with {len(ignored)} flags: expected one for each")
+    care = [i for i, flag in enumerate(ignored) if not flag]
+    found = [to_paths(_rounded(p) if whole_pixels else p) for p in detections]
+    known = [to_paths(_rounded(p) if whole_pixels else p) for p in truths]
+    shared = intersection_areas(known, found)
+    found_area = np.array([area_of(p) for p in found], dtype=np.float64)
+    known_area = np.array([area_of(p) for p in known], dtype=np.float64)
+
+    dont_care = [i for i, flag in enumerate(ignored) if flag]
+    covered = shared[dont_care] > area_precision * found_area[None, :]
+    counted = [j for j in range(len(found)) if not covered[:, j].any()]
+
+    union = known_area[:, None] + found_area[None, :] - shared
+    hit = (union > 0) & (shared > iou * union)
+    free = dict.fromkeys(counted)
+    matched = 0
+    for i in care:
+        taken = next((j for j in free if hit[i, j]), None)
+        if taken is not None:
+            del free[taken]
+            matched += 1
+    return PictureScore(matched, len(care), len(counted))
+
+
+def _rounded(points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    return np.rint(np.asarray(points, dtype=np.float64))

@@ -1,0 +1,206 @@
+"""The Lightning module: training, validation by H-mean, and what checkpoints must remember."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import lightning as L  # noqa: N812  # its own documentation calls it so
+import torch
+from torch import Tensor
+
+from ocrstore.errors import SchemaError
+from ocrstore.torch.dbnet.cleval import CLEval
+from ocrstore.torch.dbnet.loss import Losses, LossParams, dbnet_loss
+from ocrstore.torch.dbnet.metric import HMean
+from ocrstore.torch.dbnet.model import DBNet, ModelConfig, Output
+from ocrstore.torch.dbnet.postprocess import Detections, PostParams, detect
+from ocrstore.torch.dbnet.provenance import KEY, Provenance
+from ocrstore.torch.dbnet.truth import Truth, truth_of
+
+Batch = Mapping[str, Any]
+
+
+class DBNetModule(L.LightningModule):
+    """DBNet with its loss, optimiser and metrics.
+
+    `model`, `loss` and `post` are the JSON forms of `ModelConfig`, `LossParams` and `PostParams`,
+    so that a checkpoint contains plain values only. With a `provenance`, checkpoints carry it, and
+    refuse to be resumed on views of another recipe.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: dict[str, Any] | None = None,
+        loss: dict[str, Any] | None = None,
+        post: dict[str, Any] | None = None,
+        optimizer: str = "adamw",
+        lr: float = 1e-3,
+        weight_decay: float = 1e-4,
+        power: float = 0.9,
+        warmup: float = 0.02,
+        compiled: bool = False,
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if optimizer not in ("adamw", "sgd"):
+            raise SchemaError(f"unknown optimizer {optimizer!r}: expected 'adamw' or 'sgd'")
+        self.save_hyperparameters()
+        self.optimizer_name = optimizer
+        self.lr, self.weight_decay = lr, weight_decay
+        self.power, self.warmup = power, warmup
+        self.loss_params = LossParams(**(loss or {}))
+        self.post_params = PostParams(**(post or {}))
+        self.provenance = None if provenance is None else Provenance.from_json(provenance)
+        self.net = DBNet(ModelConfig.from_json(model or {}))
+        if compiled:
+            self.net.compile()  # in place: the names in the state dict stay
+        self.hmean = HMean()
+        self.cleval = CLEval()
+
+    def forward(self, images: Tensor) -> Output:
+        """Run the network as it is set: with thresholds in training, without in inference."""
+        output: Output = self.net(images)
+        return output
+
+    def losses(self, output: Output, batch: Batch) -> Losses:
+        """Return the loss of an output against the maps of its batch."""
+        return dbnet_loss(
+            output,
+            prob_maps=batch["prob_maps"],
+            prob_masks=batch["prob_masks"],
+            thresh_maps=batch["thresh_maps"],
+            thresh_masks=batch["thresh_masks"],
+            params=self.loss_params,
+        )
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002  # Lightning's signature
+        """Return the loss of one batch."""
+        losses = self.losses(self.net(batch["images"], thresholds=True), batch)
+        self._log_losses("train", losses, len(batch["images"]))
+        return losses.total
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002  # Lightning's signature
+        """Count one batch; returns the `detections` in it."""
+        return {"detections": self._evaluate("val", batch)}
+
+    def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002  # Lightning's signature
+        """Count one batch; returns the `detections` in it."""
+        return {"detections": self._evaluate("test", batch)}
+
+    def predict_step(self, batch: Batch, batch_idx: int = 0) -> list[dict[str, Any]]:  # noqa: ARG002  # Lightning's signature
+        """Return `polygons` (in picture coordinates) and `scores` of each picture in a batch.
+
+        Plain dicts, because Lightning walks into what is returned and cannot pass frozen records.
+        """
+        found = self.find(self.net(batch["images"], thresholds=False), truth_of(batch))
+        return [{"polygons": list(d.polygons), "scores": d.scores} for d in found]
+
+    def find(self, output: Output, truth: Truth) -> list[Detections]:
+        """Turn an output into boxes in picture coordinates."""
+        return detect(
+            output.prob.detach().cpu().numpy(),
+            inverse_matrices=truth.inverse_matrices,
+            sizes=truth.sizes,
+            params=self.post_params,
+        )
+
+    def on_validation_epoch_end(self) -> None:
+        """Log precision, recall and H-mean over all ranks."""
+        self._log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log precision, recall and H-mean over all ranks."""
+        self._log_metrics("test")
+
+    def on_validation_epoch_start(self) -> None:
+        """Start counting; the rows of the last epoch stay readable until here."""
+        self.hmean.reset()
+        self.cleval.reset()
+
+    on_test_epoch_start = on_validation_epoch_start
+
+    def _evaluate(self, stage: str, batch: Batch) -> list[Detections]:
+        output = self.net(batch["images"], thresholds=True)
+        self._log_losses(stage, self.losses(output, batch), len(batch["images"]))
+        truth = truth_of(batch)
+        found = self.find(output, truth)
+        polygons = [list(d.polygons) for d in found]
+        self.hmean.update(polygons, truth.polygons, truth.ignored, truth.names)
+        self.cleval.update(polygons, truth.polygons, truth.ignored, truth.texts)
+        return found
+
+    def _log_losses(self, stage: str, losses: Losses, count: int) -> None:
+        in_training = stage == "train"
+        for name, value in losses._asdict().items():
+            self.log(
+                f"{stage}_loss" if name == "total" else f"{stage}_loss_{name}",
+                value.detach(),
+                prog_bar=name == "total",
+                on_step=in_training,
+                on_epoch=not in_training,
+                sync_dist=not in_training,
+                batch_size=count,
+            )
+
+    def _log_metrics(self, stage: str) -> None:
+        # computing adds the counts of all ranks, so every rank logs the same value
+        for name, value in self.hmean.compute().items():
+            self.log(f"{stage}_{name}", value, prog_bar=name == "hmean", rank_zero_only=False)
+        for name, value in self.cleval.compute().items():
+            self.log(f"{stage}_cleval_{name}", value)
+
+    def configure_optimizers(self) -> Any:
+        """Return the optimiser and the polynomial schedule over all steps of the training."""
+        # norms and biases are not decayed
+        decayed = [p for p in self.net.parameters() if p.requires_grad and p.ndim > 1]
+        plain = [p for p in self.net.parameters() if p.requires_grad and p.ndim <= 1]
+        groups = [
+            {"params": decayed, "weight_decay": self.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ]
+        optimizer: torch.optim.Optimizer
+        if self.optimizer_name == "adamw":
+            optimizer = torch.optim.AdamW(groups, lr=self.lr)
+        else:
+            optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=0.9, nesterov=True)
+        total = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, PolynomialSchedule(total, warmup=self.warmup, power=self.power)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Write what the network is and what it has learned from into the checkpoint."""
+        checkpoint[KEY] = {
+            "model": self.net.config.to_json(),
+            "post": asdict(self.post_params),
+            "provenance": None if self.provenance is None else self.provenance.to_json(),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse a checkpoint of another recipe."""
+        saved = checkpoint.get(KEY, {}).get("provenance")
+        if saved is not None and self.provenance is not None:
+            Provenance.from_json(saved).require_same_recipe(
+                self.provenance, checkpoint="the checkpoint", found="this training's store"
+            )
+
+
+class PolynomialSchedule:
+    """(1 - step / total) ** power, after a linear warm-up over a part of the steps."""
+
+    def __init__(self, total: int, *, warmup: float = 0.0, power: float = 0.9) -> None:
+        self.total = max(total, 1)
+        self.warmup = int(warmup * self.total)
+        self.power = power
+
+    def __call__(self, step: int) -> float:
+        """Return the factor of the learning rate at a step."""
+        rise = min(1.0, (step + 1) / (self.warmup + 1))
+        return float(rise * max(0.0, 1.0 - step / self.total) ** self.power)

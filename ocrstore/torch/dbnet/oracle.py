@@ -1,0 +1,75 @@
+"""H-mean without a network: a store's own maps through post-processing, the most it can give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.errors import SchemaError
+from ocrstore.store import Store
+from ocrstore.torch.dbnet.metric import HMean
+from ocrstore.torch.dbnet.postprocess import PostParams, detect_one
+from ocrstore.torch.dbnet.truth import move
+
+
+def oracle(
+    store: Store,
+    *,
+    view: str | None = None,
+    params: PostParams | None = None,
+    min_height: float = 0.0,
+) -> HMean:
+    """Return the metric after every sample's probability map was taken for a prediction.
+
+    What is missing to 1 is lost by the view and the post-processing, not by any network. With
+    `min_height`, only pictures count whose every region (but ignored ones) is higher, in view
+    pixels, than that.
+    """
+    columns = _columns(store, view)
+    metric = HMean()
+    for row, key in enumerate(store.keys):
+        inverse = np.asarray(store[columns["inverse_matrix"]][row], dtype=np.float64)
+        record = store.attributes(row)
+        truths = [np.asarray(flat, np.float64).reshape(-1, 2) for flat in record["polygons"]]
+        ignored = np.asarray(record["ignored"], dtype=bool)
+        if _lowest(truths, ignored, inverse) <= min_height:
+            continue
+        found = detect_one(
+            store[columns["prob_map"]][row],
+            inverse_matrix=inverse,
+            size=(record["width"], record["height"]),
+            params=params,
+        )
+        metric.update([list(found.polygons)], [truths], [ignored], [key])
+    return metric
+
+
+def _columns(store: Store, view: str | None) -> Mapping[str, str]:
+    views: Mapping[str, Any] = store.metadata.get("views", {})
+    if not views or (view is not None and view not in views):
+        named = "no view" if not views else f"no view {view!r}, only {', '.join(views)}"
+        raise SchemaError(f"{store.path} has {named}; build it with a recipe (`ocrstore build`)")
+    columns: Mapping[str, str] = views[next(iter(views)) if view is None else view]["columns"]
+    missing = [name for name in ("prob_map", "inverse_matrix") if name not in columns]
+    if missing:
+        raise SchemaError(f"{store.path}: the view lacks {', '.join(missing)}; build it with them")
+    return columns
+
+
+def _lowest(
+    truths: list[npt.NDArray[np.float64]],
+    ignored: npt.NDArray[np.bool_],
+    inverse: npt.NDArray[np.float64],
+) -> float:
+    """Return the height of the lowest region in view pixels; infinite if there is none."""
+    forward: npt.NDArray[np.float64] = np.linalg.inv(inverse).astype(np.float64)
+    heights = [
+        min(cv2.minAreaRect(move(forward, points).astype(np.float32))[1])
+        for points, skip in zip(truths, ignored, strict=True)
+        if not skip
+    ]
+    return min(heights, default=np.inf)

@@ -1,0 +1,283 @@
+"""Owns samples and batches: mappings that point to rows until a tensor is asked for.
+
+A record holds (store, rows). A tensor is made when its name is first asked for, and is then the
+record's own. Pickling sends the reference; what was taken or set is sent as it is, because it may
+have been changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, TypeVar
+
+import torch
+
+from ocrstore.errors import UnknownColumnError
+from ocrstore.torch.annotations import ANNOTATIONS, annotate
+from ocrstore.torch.fields import Field, as_tensor
+from ocrstore.torch.parts import Parts
+
+R = TypeVar("R", bound="Record")
+
+
+class Record:
+    """What samples and batches have in common. One thread at a time."""
+
+    __slots__ = ("_parts", "_taken")
+
+    def __init__(self, parts: Parts | None, taken: dict[str, Any] | None = None) -> None:
+        self._parts = parts
+        self._taken: dict[str, Any] = {} if taken is None else taken
+
+    def _field_name(self, field: Field) -> str:
+        raise NotImplementedError
+
+    def _annotation_names(self) -> dict[str, str]:
+        raise NotImplementedError
+
+    def _take_field(self, parts: Parts, field: Field) -> Any:
+        raise NotImplementedError
+
+    def _take_annotation(self, parts: Parts, name: str) -> Any:
+        raise NotImplementedError
+
+    def _names(self) -> list[str]:
+        names: dict[str, None] = {}
+        if self._parts is not None:
+            names.update((self._field_name(field), None) for field in self._parts.fields)
+            names.update((name, None) for name in self._annotation_names().values())
+        names.update((name, None) for name in self._taken)
+        return list(names)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._taken:
+            self._taken[name] = self._resolve(name)
+        return self._taken[name]
+
+    def _resolve(self, name: str) -> Any:
+        parts = self._parts
+        if parts is not None:
+            for field in parts.fields:
+                if self._field_name(field) == name:
+                    return self._take_field(parts, field)
+            for known, mine in self._annotation_names().items():
+                if mine == name:
+                    return self._take_annotation(parts, known)
+        known_names = ", ".join(self._names())
+        raise UnknownColumnError(
+            f"no {name!r} in this {type(self).__name__.lower()}; it has {known_names}."
+        )
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._taken[name] = value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def keys(self) -> KeysView[str]:
+        """Return the names."""
+        return KeysView(self)
+
+    def values(self) -> ValuesView[Any]:
+        """Return the values; takes every tensor."""
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return names and values; takes every tensor."""
+        return ItemsView(self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value, or `default` if there is no such name."""
+        return self[name] if name in self._names() else default
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a plain dict of plain tensors and lists."""
+        return {name: self[name] for name in self}
+
+    def to(self: R, *args: Any, **kwargs: Any) -> R:
+        """Return the record with every tensor sent through `Tensor.to(...)`; the rest is kept."""
+        moved = {
+            name: value.to(*args, **kwargs) if isinstance(value, torch.Tensor) else value
+            for name, value in self.items()
+        }
+        return type(self)(None, moved)
+
+    def __copy__(self: R) -> R:
+        return type(self)(self._parts, dict(self._taken))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._parts, self._taken or None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(self._names())}>"
+
+
+class Sample(Record):
+    """One sample of a data set, as a dict-like record.
+
+    It is no `collections.abc.Mapping`, because torch would take every tensor of one before
+    sending it.
+    """
+
+    __slots__ = ()
+
+    def _field_name(self, field: Field) -> str:
+        return field.singular
+
+    def _annotation_names(self) -> dict[str, str]:
+        return {name: "row" if name == "rows" else name for name in ANNOTATIONS}
+
+    def _take_field(self, parts: Parts, field: Field) -> Any:
+        taken = parts.take(field)
+        if isinstance(taken, list):
+            return field.show(as_tensor(taken[0])[None])[0]
+        return field.show(as_tensor(taken))[0]
+
+    def _take_annotation(self, parts: Parts, name: str) -> Any:
+        value = annotate(parts, name)[0]
+        return int(value) if name in ("rows", "orientation") else value
+
+    def pin_memory(self) -> Sample:
+        """Return the sample in page-locked memory where there is an accelerator, else itself."""
+        if not _has_accelerator():
+            return self
+        pinned = {
+            name: value.pin_memory() if isinstance(value, torch.Tensor) else value
+            for name, value in self.items()
+        }
+        return Sample(None, pinned)
+
+    @property
+    def is_reference(self) -> bool:
+        """Return whether nothing of it was taken or changed."""
+        return self._parts is not None and not self._taken
+
+
+class _BatchRecord(Record):
+    __slots__ = ()
+
+    def _field_name(self, field: Field) -> str:
+        return field.plural
+
+    def _annotation_names(self) -> dict[str, str]:
+        return {name: name for name in ANNOTATIONS}
+
+    def _take_field(self, parts: Parts, field: Field) -> Any:
+        taken = parts.take(field)
+        if isinstance(taken, list):
+            return [field.show(as_tensor(array)[None])[0] for array in taken]
+        return field.show(as_tensor(taken))
+
+    def _take_annotation(self, parts: Parts, name: str) -> Any:
+        return annotate(parts, name)
+
+    @property
+    def batch_size(self) -> int:
+        """Return the number of samples; `len()` is the number of names, as of any mapping."""
+        if self._parts is not None:
+            return len(self._parts.rows)
+        return len(next(iter(self._taken.values()))) if self._taken else 0
+
+    def copy_into(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copy the tensors named in `buffers` into them, each row once, straight from the file.
+
+        A buffer may hold more samples than the batch; returned are the parts that were filled.
+        Tensors that were taken before are copied as they are now.
+        """
+        count = self.batch_size
+        filled: dict[str, torch.Tensor] = {}
+        fields = {} if self._parts is None else {f.plural: f for f in self._parts.fields}
+        for name, buffer in buffers.items():
+            target = buffer[:count]
+            field = fields.get(name)
+            if name in self._taken or field is None or self._parts is None:
+                value = self[name]
+                if not isinstance(value, torch.Tensor):
+                    raise TypeError(
+                        f"{name!r} is not one tensor and cannot be copied into a buffer"
+                    )
+                _check_buffer(name, value.shape, target)
+                target.copy_(value)
+            else:
+                shape = self._parts.shape(field)
+                _check_buffer(name, field.show(torch.empty(shape, device="meta")).shape, target)
+                stored = field.unshow(target)
+                if not self._parts.copy(field, stored):
+                    target.copy_(self[name])
+            filled[name] = target
+        return filled
+
+    def empty_buffers(self, *, pin_memory: bool = False) -> dict[str, torch.Tensor]:
+        """Return buffers for `copy_into`, laid out as the stored rows are (channels last)."""
+        buffers: dict[str, torch.Tensor] = {}
+        if self._parts is not None:
+            for field in self._parts.fields:
+                dtype = self._parts.torch_dtype(field)
+                if dtype is not None and field.plural not in self._taken:
+                    shape = self._parts.shape(field)
+                    empty = torch.empty(shape, dtype=dtype, pin_memory=pin_memory)
+                    buffers[field.plural] = field.show(empty)
+        for name, value in self._taken.items():
+            if isinstance(value, torch.Tensor):
+                empty = torch.empty_like(value, memory_format=torch.preserve_format)
+                buffers[name] = empty.pin_memory() if pin_memory else empty
+        return buffers
+
+    def pin_memory(self) -> Batch:
+        """Return the batch in page-locked memory: the one copy that it needs before a GPU.
+
+        Without an accelerator there is none to lock pages for; the copy is an ordinary one then.
+        """
+        buffers = self.empty_buffers(pin_memory=_has_accelerator())
+        filled: dict[str, Any] = dict(self.copy_into(buffers))
+        rest = {name: self[name] for name in self if name not in filled}
+        return Batch(None, {name: filled.get(name, rest.get(name)) for name in self})
+
+
+def _has_accelerator() -> bool:
+    if hasattr(torch, "accelerator") and torch.accelerator.is_available():
+        return True
+    return torch.cuda.is_available()
+
+
+def _check_buffer(name: str, shape: torch.Size, target: torch.Tensor) -> None:
+    if target.shape != shape:
+        raise ValueError(
+            f"the buffer for {name!r} holds {tuple(target.shape)}, the batch {tuple(shape)}"
+        )
+
+
+class Batch(_BatchRecord):
+    """Several samples, as a mapping: `batch["images"]`, `batch["polygons"]`, ...
+
+    Every tensor is yours to write on; nobody else sees it, and the file never changes. It stays
+    valid as long as it, or anything that shares its memory, is referenced.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, parts: Parts | Mapping[str, Any] | None, taken: dict[str, Any] | None = None
+    ) -> None:
+        if parts is None or isinstance(parts, Parts):
+            super().__init__(parts, taken)
+        else:
+            super().__init__(None, dict(parts))  # torch rebuilds mappings from a dict
+
+
+Mapping.register(Batch)
+
+
+class OutgoingBatch(_BatchRecord):
+    """A batch inside a worker: no Mapping, so that torch leaves it; arrives as a `Batch`."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, (self._parts, self._taken or None)

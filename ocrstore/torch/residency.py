@@ -1,0 +1,116 @@
+"""Owns the page cache: asks what of a file is there, reads the rest in large runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+import numpy as np
+
+from ocrstore.torch._region import PAGE
+from ocrstore.torch._rows import AnyArray, FileHandle
+
+ByteRange = tuple[int, int]
+"""(file offset, nbytes)."""
+
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all)."""
+
+_CACHESTAT = 451  # the same number on every architecture that has it
+_GAP = 1 << 20
+"""Ranges nearer to each other than this are read as one."""
+_STEP = 8 << 20
+
+
+@lru_cache(maxsize=1)
+def _syscall() -> ctypes._NamedFuncPointer | None:
+    if sys.platform != "linux":
+        return None
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.argtypes = [
+        ctypes.c_long,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_uint,
+    ]
+    call.restype = ctypes.c_long
+    return call
+
+
+def cached_pages(fd: int, offset: int, nbytes: int) -> int | None:
+    """Return how many pages of a part of a file are in the page cache; None if nobody can tell.
+
+    Linux tells since 6.5, and only those who own the file or may write to it.
+    """
+    call = _syscall()
+    if call is None:
+        return None
+    part = (ctypes.c_uint64 * 2)(offset, nbytes)
+    counts = (ctypes.c_uint64 * 5)()
+    if call(_CACHESTAT, fd, ctypes.addressof(part), ctypes.addressof(counts), 0):
+        return None
+    return int(counts[0])
+
+
+def is_cached(fd: int, offset: int, nbytes: int) -> bool:
+    """Tell whether a part of a file is surely in the page cache."""
+    pages = -(-(offset + nbytes) // PAGE) - offset // PAGE
+    found = cached_pages(fd, offset, nbytes)
+    return found is not None and found >= pages
+
+
+def ask_for(fd: int, ranges: Iterable[ByteRange]) -> None:
+    """Ask the system to read these ranges; returns before they are there."""
+    if hasattr(os, "posix_fadvise"):
+        for offset, nbytes in ranges:
+            os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
+
+
+def bring_in(file: FileHandle, data: AnyArray, ranges: list[ByteRange]) -> None:
+    """Wait until these ranges are in the page cache. `data` is the whole file, mapped."""
+    missing = [part for part in ranges if not is_cached(file.fd, *part)]
+    if missing:
+        ask_for(file.fd, missing)
+        for offset, nbytes in missing:
+            touch(data, offset, nbytes)
+
+
+def touch(data: AnyArray, offset: int, nbytes: int) -> None:
+    """Read one byte of each page."""
+    if nbytes:
+        start = offset // PAGE * PAGE
+        np.add.reduce(data[start : offset + nbytes : PAGE], dtype=np.uint64)
+
+
+def merge(ranges: Iterable[ByteRange]) -> list[ByteRange]:
+    """Sort ranges and join those that adjoin or nearly do."""
+    merged: list[ByteRange] = []
+    for offset, nbytes in sorted(ranges):
+        if merged and offset <= sum(merged[-1]) + _GAP:
+            first, before = merged[-1]
+            merged[-1] = (first, max(before, offset + nbytes - first))
+        else:
+            merged.append((offset, nbytes))
+    return merged
+
+
+def warm(
+    file: FileHandle, data: AnyArray, ranges: list[ByteRange], *, progress: Progress | None = None
+) -> int:
+    """Read ranges into the page cache from front to back, and return how many bytes they are."""
+    merged = merge(ranges)
+    total = sum(nbytes for _, nbytes in merged)
+    done = 0
+    for first, nbytes in merged:
+        for offset in range(first, first + nbytes, _STEP):
+            step = min(_STEP, first + nbytes - offset)
+            bring_in(file, data, [(offset, step)])
+            ask_for(file.fd, [(offset + step, min(2 * _STEP, first + nbytes - offset - step))])
+            done += step
+            if progress is not None:
+                progress(done, total)
+    return total

@@ -1,0 +1,241 @@
+"""Owns the order in which samples are drawn: shuffled, resumable, split over ranks, disk-friendly.
+
+The order of an epoch follows from (seed, epoch) alone. A sampler's state is (epoch, position,
+seed), so the rest of an interrupted epoch can be drawn by any number of workers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch.distributed as dist
+from torch.utils.data.distributed import DistributedSampler
+
+Uneven = Literal["exact", "pad", "drop"]
+
+_STATE_VERSION = 1
+
+
+class ReadsAhead(Protocol):
+    """What a window sampler needs of a data set."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def row_groups(self) -> Sequence[tuple[int, int]]:
+        """Return [first, last) of the samples that were written together."""
+
+    def read_ahead(self, rows: npt.NDArray[np.int64]) -> None:
+        """Ask the system for these rows; returns before they are there."""
+
+
+class ResumableSampler(DistributedSampler[Any]):
+    """Draws every sample once per epoch, in an order that can be interrupted and taken up again.
+
+    It stands for SequentialSampler, RandomSampler and DistributedSampler at once. Under
+    `torch.distributed` each rank gets its part; `uneven` says what happens when the samples
+    cannot be divided evenly: `exact` (every sample exactly once, some ranks draw one fewer),
+    `pad` (a few are drawn twice) or `drop`.
+
+    Each `iter()` draws one epoch. When it is exhausted the next epoch follows by itself;
+    `set_epoch` chooses one. `len()` is the length of a whole epoch of this rank, also while the
+    rest of one is drawn.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        uneven: Uneven = "exact",
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        together = dist.is_available() and dist.is_initialized()
+        if num_replicas is None:
+            num_replicas = dist.get_world_size() if together else 1
+        if rank is None:
+            rank = dist.get_rank() if together else 0
+        if uneven not in ("exact", "pad", "drop"):
+            raise ValueError(f"uneven={uneven!r}: expected 'exact', 'pad' or 'drop'")
+        super().__init__(
+            dataset,  # type: ignore[arg-type]  # anything with a length will do
+            num_replicas=num_replicas,
+            rank=rank,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=uneven == "drop",
+        )
+        self.uneven = uneven
+        self.position = 0
+        """How many samples of this epoch this rank has drawn."""
+        self._resume = False
+
+    def _order(self) -> npt.NDArray[np.int64]:
+        """Return the order of the whole epoch, for all ranks."""
+        count = len(self.dataset)  # type: ignore[arg-type]  # as above
+        if not self.shuffle:
+            return np.arange(count, dtype=np.int64)
+        return self._random().permutation(count).astype(np.int64)
+
+    def _random(self) -> np.random.Generator:
+        return np.random.default_rng((self.seed, self.epoch))
+
+    def _share(self) -> npt.NDArray[np.int64]:
+        order = self._order()
+        rest = len(order) % self.num_replicas
+        if rest and self.uneven == "drop":
+            order = order[:-rest]
+        elif rest and self.uneven == "pad":
+            order = np.concatenate([order, np.resize(order, self.num_replicas - rest)])
+        return order[self.rank :: self.num_replicas]
+
+    def __iter__(self) -> Iterator[int]:
+        # runs at the first draw, because loaders make iterators that they throw away
+        position = self.position if self._resume else 0
+        self._resume = False
+        epoch = self.epoch
+        share = self._share()
+        for row in share[position:].tolist():
+            position += 1
+            self.position = position
+            yield row
+        if self.epoch == epoch:
+            self.epoch = epoch + 1
+            self.position = 0
+
+    def __len__(self) -> int:
+        count = len(self.dataset)  # type: ignore[arg-type]  # as above
+        if self.uneven == "exact":
+            return len(range(self.rank, count, self.num_replicas))
+        if self.uneven == "drop":
+            return count // self.num_replicas
+        return -(-count // self.num_replicas)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next `iter()` draws; the position is kept if it is this one."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.position = 0
+            self._resume = False
+
+    def state_dict(self, *, consumed: int | None = None) -> dict[str, int]:
+        """Return where the epoch stands.
+
+        A DataLoader with workers draws ahead of what it has delivered: give `consumed`, the
+        number of samples of this epoch that were used, unless the loader keeps track itself, as
+        StatefulDataLoader does.
+        """
+        position = self.position if consumed is None else consumed
+        epoch = self.epoch
+        if consumed is not None and consumed >= len(self):
+            epoch, position = epoch + 1, 0
+        return {
+            "version": _STATE_VERSION,
+            "epoch": epoch,
+            "position": position,
+            "seed": self.seed,
+            "samples": len(self.dataset),  # type: ignore[arg-type]  # as above
+            "replicas": self.num_replicas,
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on where `state` stands: the next `iter()` draws the rest of that epoch."""
+        if state.get("version") != _STATE_VERSION:
+            raise ValueError(
+                f"sampler state of version {state.get('version')!r}: expected {_STATE_VERSION}"
+            )
+        for name, mine in (
+            ("samples", len(self.dataset)),  # type: ignore[arg-type]  # as above
+            ("replicas", self.num_replicas),
+        ):
+            if state[name] != mine:
+                raise ValueError(
+                    f"the sampler state is of {state[name]} {name}, this sampler has {mine}:"
+                    " the rest of that epoch cannot be drawn; start the next one with set_epoch()"
+                )
+        self.seed = state["seed"]
+        self.epoch = state["epoch"]
+        self.position = state["position"]
+        self._resume = True
+
+
+class WindowShuffleSampler(ResumableSampler):
+    """Shuffles in windows of row groups, for stores that are larger than memory.
+
+    The groups are drawn in a random order; `window` of them at a time are read in large runs, and
+    their samples are mixed. Not quite uniform: every sample is as likely at every place of the
+    epoch, but samples of one group come close together, inside one window.
+    """
+
+    def __init__(
+        self,
+        dataset: ReadsAhead,
+        *,
+        window: int = 8,
+        seed: int = 0,
+        uneven: Uneven = "exact",
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        super().__init__(
+            dataset, seed=seed, uneven=uneven, num_replicas=num_replicas, rank=rank, shuffle=True
+        )
+        if window < 1:
+            raise ValueError(f"window={window}: expected at least one row group")
+        self.window = window
+        self._source = dataset
+
+    def _windows(self) -> list[npt.NDArray[np.int64]]:
+        random = self._random()
+        groups = [np.arange(first, last) for first, last in self._source.row_groups]
+        order = random.permutation(len(groups))
+        windows = []
+        for start in range(0, len(order), self.window):
+            rows = np.concatenate([groups[i] for i in order[start : start + self.window]])
+            windows.append(random.permutation(rows).astype(np.int64))
+        return windows
+
+    def _order(self) -> npt.NDArray[np.int64]:
+        windows = self._windows()
+        return np.concatenate(windows) if windows else np.empty(0, np.int64)
+
+    def __iter__(self) -> Iterator[int]:
+        ends = np.cumsum([len(window) for window in self._windows()]).tolist()
+        order = self._order()
+        asked = -1
+        for row in super().__iter__():
+            current = int(np.searchsorted(ends, self.position * self.num_replicas - 1, "right"))
+            # ask for the window after this one while this one is used
+            for window in range(max(asked + 1, current), min(current + 2, len(ends))):
+                first = ends[window - 1] if window else 0
+                rows = np.sort(order[first : ends[window]])
+                threading.Thread(target=self._source.read_ahead, args=(rows,), daemon=True).start()
+                asked = window
+            yield row
+
+
+def sampler_state(loader_state: dict[str, Any]) -> dict[str, int]:
+    """Return the sampler's part of a StatefulDataLoader's state, for a loader with other workers.
+
+    StatefulDataLoader itself refuses a state made with another number of workers; load this one
+    into the sampler of the new loader instead.
+    """
+    main = loader_state
+    if "_snapshot" in loader_state:
+        if loader_state.get("_steps_since_snapshot"):
+            raise ValueError(
+                "the loader's state was not taken at its last batch: use snapshot_every_n_steps=1"
+            )
+        main = loader_state["_snapshot"]["_main_snapshot"]
+    for name in ("_sampler_iter_state", "_index_sampler_state"):
+        state = main.get(name) or {}
+        state = state.get("sampler_state", state)
+        if "position" in state:
+            return dict(state)
+    raise ValueError("the state holds no ResumableSampler: was the loader given sampler=?")

@@ -1,0 +1,104 @@
+"""Owns one store as training reads it: whole pictures through a transform, maps drawn after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ocrstore.errors import OCRStoreError
+from ocrstore.torch._rows import AnyArray, IntArray, RowLayout
+from ocrstore.torch.annotations import polygons_in_view, raw_size
+from ocrstore.torch.assembly import map_fresh
+from ocrstore.torch.augment import Augmentation, Transform, explain
+from ocrstore.torch.collate import Computed
+from ocrstore.torch.memory import best_strategy
+from ocrstore.torch.recycling import keep
+from ocrstore.torch.view import PICTURE, TENSOR, Annotation, StoreView
+
+if TYPE_CHECKING:
+    from ocrstore.maps import MapParams
+
+_MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
+
+
+class TrainingView:
+    """Computes transformed samples of one store. One thread at a time."""
+
+    def __init__(self, view: StoreView, transform: Transform, map_params: MapParams | None) -> None:
+        self._view = view
+        self._augment = Augmentation(transform)
+        self._params = map_params
+        self._maps = [name for name in view.columns if name in _MAPS] or (
+            list(_MAPS) if view.ref.columns is None else []
+        )
+        self._whole = PICTURE in view.store.columns
+
+    def compute(self, row: int, number: int) -> Computed:
+        """Return a row after the transform; `number` is its row in the data set."""
+        view = self._view
+        view.check()
+        try:
+            annotation = view.annotation(row)
+            if not self._whole:
+                annotation = Annotation(
+                    polygons_in_view(view, row), annotation.ignored, annotation.texts
+                )
+            made = self._augment(self._picture(row), annotation, row=number)
+            computed = Computed(image=keep(made.image))
+            computed.update(self._draw(made.image.shape, made.annotation))
+        except Exception as exc:  # a transform may raise anything; OpenCV has errors of its own
+            raise self._explained(exc, row) from exc
+        computed["inverse_matrix"] = made.inverse_matrix
+        computed["polygons"] = made.annotation.polygons
+        computed["ignored"] = made.annotation.ignored
+        computed["texts"] = made.annotation.texts
+        computed["image_filename"] = view.key(row)
+        computed["raw_size"] = raw_size(view, row)
+        computed["orientation"] = int(view.attribute("orientation", row) or 1)
+        computed["row"] = number
+        return computed
+
+    def _explained(self, exc: Exception, row: int) -> OCRStoreError:
+        where = f"{self._view.path}: sample {self._view.key(row)!r} (row {row})"
+        return explain(exc, where)
+
+    def _picture(self, row: int) -> AnyArray:
+        """Return the picture as memory that a transform may write on; no copy if it can be."""
+        view = self._view
+        column = view.store[PICTURE] if self._whole else view.column(TENSOR)
+        if column.spec.is_raw and best_strategy() != "copy":
+            layout = RowLayout(
+                np.asarray(column.offsets[row : row + 1], np.int64),
+                tuple(column.shapes[row].tolist()),
+                column.spec.numpy_dtype,
+            )
+            first: IntArray = np.zeros(1, np.int64)
+            mapped = map_fresh(view.open_file(), layout, first)
+            if mapped is not None:
+                return np.asarray(mapped[0])
+        return view.decoded(column, row)
+
+    def _draw(self, shape: tuple[int, ...], annotation: Annotation) -> dict[str, Any]:
+        if not self._maps:
+            return {}
+        from ocrstore.halves import to_float16
+        from ocrstore.maps import draw_maps
+
+        maps = draw_maps(
+            annotation.polygons, annotation.ignored, shape[0], shape[1], params=self._map_params()
+        )
+        drawn = {name: getattr(maps, name) for name in self._maps}
+        # copied, because the four share one block that would live as long as any of them
+        return {
+            name: keep(to_float16(array) if array.dtype == np.float32 else array)
+            for name, array in drawn.items()
+        }
+
+    def _map_params(self) -> MapParams:
+        if self._params is None:
+            from ocrstore.maps import MapParams
+
+            record = (self._view.recipe or {}).get("recipe", {})
+            self._params = MapParams(**record.get("maps", {}))
+        return self._params

@@ -1,0 +1,319 @@
+"""Owns one store as torch sees it: a view's columns as memory, and its annotations.
+
+A `StoreView` is found again by its reference, a small tuple that any process can resolve: from
+the views it has open already, or by opening the file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
+from ocrstore.store import Store, StoredColumn, open_store
+from ocrstore.torch import residency
+from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout
+from ocrstore.torch.memory import ColumnMemory, Strategy
+
+PICTURE = "image"
+"""The column of whole pictures."""
+_MAX_GROUP = 64
+"""Rows that a row group has at most."""
+TENSOR = "tensor"
+"""The logical name of a view's pictures."""
+_ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRef:
+    """Names a view of a store, wherever it is used."""
+
+    path: str
+    generation: int
+    fingerprint: str
+    view: str | None
+    columns: tuple[str, ...] | None
+    strategy: Strategy | None
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """What is known of one picture's text."""
+
+    polygons: list[npt.NDArray[np.float32]]
+    """(n, 2) each, in the upright picture."""
+    ignored: list[bool]
+    texts: list[str | None]
+
+
+class StoreView:
+    """The columns of one view of one open store. For any thread; survives a fork."""
+
+    def __init__(self, store: Store, ref: ViewRef) -> None:
+        self.store = store
+        self.ref = ref
+        self.path = store.path
+        self.recipe, self.columns = _resolve(store, ref)
+        mapping = store.snapshot.mapping
+        self._mapping = mapping
+        self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
+        self._handle: FileHandle | None = None
+        self._handle_pid = -1
+        self._lock = threading.Lock()
+        self.memory = {
+            name: ColumnMemory(
+                self.open_file, self._data, _layout(store[column]), strategy=ref.strategy
+            )
+            for name, column in self.columns.items()
+            if store.columns[column].is_raw and store.columns[column].is_fixed
+        }
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def column(self, name: str) -> StoredColumn:
+        """Return the stored column behind a logical name."""
+        return self.store[self.columns.get(name, name)]
+
+    def check(self) -> None:
+        """Raise StoreChangedError if the file was cut, or another file took its place.
+
+        To be called before anything of the file is read, its index too: reading behind the end of a
+        mapped file kills the process.
+        """
+        self._mapping.check()
+        try:
+            status = os.stat(self.path)  # noqa: PTH116  # once per batch: no Path for it
+        except FileNotFoundError:
+            return  # removed, not replaced: what is open stays whole
+        if (status.st_dev, status.st_ino) != (self._mapping.device, self._mapping.inode):
+            raise StoreChangedError(
+                f"{self.path}: another file took its place while it was in use. Finish or stop the"
+                " training, then start it again with the new store."
+            )
+
+    def take(self, name: str, rows: IntArray) -> AnyArray | list[AnyArray]:
+        """Return rows of a column as memory that is the caller's; a list if their shapes differ."""
+        self.check()
+        memory = self.memory.get(name)
+        if memory is not None:
+            return memory.take(rows)
+        column = self.column(name)
+        taken = [self.decoded(column, int(row)) for row in rows]
+        if column.spec.is_fixed and taken:
+            return np.stack(taken)
+        return taken
+
+    def decoded(self, column: StoredColumn, row: int) -> AnyArray:
+        """Return one row of any column as an array that may be written on."""
+        array: AnyArray = column[row]
+        return array if array.flags.writeable and array.flags.owndata else array.copy()
+
+    def copy(self, name: str, rows: IntArray, out: AnyArray) -> None:
+        """Copy rows of a column, as the file has them, into `out`."""
+        self.check()
+        memory = self.memory.get(name)
+        if memory is not None:
+            memory.copy(rows, out)
+            return
+        column = self.column(name)
+        for position, row in enumerate(rows.tolist()):
+            np.copyto(out[position], column[row])
+
+    def ranges(
+        self, rows: IntArray, *, names: tuple[str, ...] | None = None
+    ) -> list[tuple[int, int]]:
+        """Return where the rows lie in the file: (offset, nbytes) of each run."""
+        found: list[tuple[int, int]] = []
+        for name in self.columns if names is None else names:
+            memory = self.memory.get(name)
+            if memory is not None and memory.layout.mappable:
+                pitch = memory.layout.pitch
+                found += [
+                    (offset, (count - 1) * pitch + memory.layout.nbytes)
+                    for _, count, offset in memory.layout.runs(rows)
+                ]
+            else:
+                column = self.column(name)
+                offsets, nbytes = column.offsets[rows].tolist(), column.nbytes[rows].tolist()
+                found += residency.merge(zip(offsets, nbytes, strict=True))
+        return found
+
+    def bring_in(self, rows: IntArray, *, names: tuple[str, ...] | None = None) -> None:
+        """Wait until the rows are in the page cache."""
+        self.check()
+        residency.bring_in(self.open_file(), self._data, self.ranges(rows, names=names))
+
+    def ask_for(self, rows: IntArray) -> None:
+        """Ask the system to read the rows; returns before they are there."""
+        self.check()
+        file = self.open_file()
+        missing = [part for part in self.ranges(rows) if not residency.is_cached(file.fd, *part)]
+        residency.ask_for(file.fd, residency.merge(missing))
+
+    def warm(self, *, progress: residency.Progress | None = None) -> int:
+        """Read all columns of the view into the page cache; return their bytes."""
+        rows = np.arange(len(self), dtype=np.int64)
+        if not len(rows):
+            return 0
+        self.check()
+        return residency.warm(self.open_file(), self._data, self.ranges(rows), progress=progress)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all columns of the view."""
+        return sum(int(self.column(name).nbytes.sum()) for name in self.columns)
+
+    def row_groups(self) -> list[tuple[int, int]]:
+        """Return [first, last) of the rows that lie together, by the largest column."""
+        self.check()
+        if not len(self) or not self.columns:
+            return []
+        name = max(self.columns, key=lambda name: int(self.column(name).nbytes[0]))
+        column = self.column(name)
+        gaps = np.diff(column.offsets) - column.nbytes[:-1]
+        # rows of one extent lie less than a page apart; another column's extent is in between else
+        breaks = np.flatnonzero((gaps < 0) | (gaps >= 4096)) + 1
+        edges = [0, *breaks.tolist(), len(self)]
+        pairs = [
+            (start, min(start + _MAX_GROUP, last))
+            for first, last in itertools.pairwise(edges)
+            for start in range(first, last, _MAX_GROUP)
+        ]
+        return [(int(first), int(last)) for first, last in pairs]
+
+    def key(self, row: int) -> str:
+        """Return a sample's key."""
+        return str(self.store.index["key"][row])
+
+    def attribute(self, name: str, row: int) -> Any:
+        """Return one recorded value of a sample, None where the store does not record it."""
+        index = self.store.index
+        return index[name][row].as_py() if name in index.column_names else None
+
+    def annotation(self, row: int) -> Annotation:
+        """Return a sample's polygons in the upright picture."""
+        index = self.store.index
+        polygons: list[npt.NDArray[np.float32]] = []
+        if "polygons" in index.column_names:
+            flat = index["polygons"][row].values
+            polygons = [
+                np.array(points.values, np.float32).reshape(-1, 2)
+                for points in (flat if flat is not None else ())
+            ]
+        count = len(polygons)
+        ignored = self.attribute("ignored", row) or [False] * count
+        texts = self.attribute("texts", row) or [None] * count
+        return Annotation(polygons, [bool(flag) for flag in ignored], list(texts))
+
+    def open_file(self) -> FileHandle:
+        """Return a descriptor of the file, this process's own."""
+        if self._handle_pid != os.getpid():
+            self._lock = threading.Lock()  # a forked child's own
+            self._handle = None
+            self._handle_pid = os.getpid()
+        with self._lock:
+            if self._handle is None:
+                handle = FileHandle(self.path)
+                status = os.fstat(handle.fd)
+                if (status.st_dev, status.st_ino) != (self._mapping.device, self._mapping.inode):
+                    self.check()
+                self._handle = handle
+            return self._handle
+
+
+def _layout(column: StoredColumn) -> RowLayout:
+    shape = tuple(int(size or 0) for size in column.spec.shape)
+    offsets = np.asarray(column.offsets, np.int64)
+    return RowLayout(offsets, shape, column.spec.numpy_dtype)
+
+
+def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    """Return a view's record and its columns by logical name, in the order asked for."""
+    views = store.metadata.get("views") or {}
+    record: dict[str, Any] | None = None
+    available: dict[str, str] = {}
+    if ref.view is not None and ref.view not in views:
+        known = ", ".join(views) or "none"
+        raise RecipeMismatchError(
+            f"{store.path}: no view {ref.view!r}; it has {known}. Build it with that view."
+        )
+    if views:
+        name = ref.view or str(store.metadata.get("default_view") or next(iter(views)))
+        record = views[name]
+        available = {key: value for key, value in record["columns"].items() if key != PICTURE}
+    elif TENSOR in store.columns:
+        available = {name: name for name in store.columns if name != PICTURE}
+    if not available:
+        available = {name: name for name in store.columns}
+    if ref.columns is None:
+        order = {name: place for place, name in enumerate(_ORDER)}
+        names = sorted(available, key=lambda name: (order.get(name, len(order)), name))
+        return record, {name: available[name] for name in names}
+    chosen: dict[str, str] = {}
+    for name in ref.columns:
+        if name in available:
+            chosen[name] = available[name]
+        elif name in store.columns:
+            chosen[name] = name
+        else:
+            known = ", ".join(sorted({*available, *store.columns}))
+            raise UnknownColumnError(f"{store.path}: no column {name!r}; it has {known}.")
+    return record, chosen
+
+
+_open_views: weakref.WeakValueDictionary[ViewRef, StoreView] = weakref.WeakValueDictionary()
+_recent: OrderedDict[ViewRef, StoreView] = OrderedDict()
+"""Views that were opened for a batch alone, kept for the next one."""
+_MAX_RECENT = 4
+
+
+def open_view(
+    path: str,
+    *,
+    view: str | None = None,
+    columns: tuple[str, ...] | None = None,
+    strategy: Strategy | None = None,
+) -> StoreView:
+    """Open a store; data sets on the same file, view and columns share one mapping."""
+    store = open_store(os.path.abspath(path))  # noqa: PTH100  # keeps symbolic links as they are
+    ref = ViewRef(store.path, store.generation, store.fingerprint, view, columns, strategy)
+    return _shared(store, ref)
+
+
+def find_view(ref: ViewRef) -> StoreView:
+    """Return the view that a reference names, opened before or now."""
+    found = _open_views.get(ref)
+    if found is None:
+        store = open_store(ref.path, generation=ref.generation)
+        if store.fingerprint != ref.fingerprint:
+            raise StoreChangedError(
+                f"{ref.path}: was replaced by a store with other content while in use (expected"
+                f" fingerprint {ref.fingerprint[:12]}, found {store.fingerprint[:12]})."
+                " Start the training again."
+            )
+        found = _shared(store, ref)
+        _recent[ref] = found
+        while len(_recent) > _MAX_RECENT:
+            _recent.popitem(last=False)
+    return found
+
+
+def _shared(store: Store, ref: ViewRef) -> StoreView:
+    found = _open_views.get(ref)
+    mapping = store.snapshot.mapping
+    if found is not None:
+        mine = found.store.snapshot.mapping
+        if (mine.device, mine.inode) == (mapping.device, mapping.inode):
+            return found
+    fresh = StoreView(store, ref)
+    _open_views[ref] = fresh
+    return fresh

@@ -1,0 +1,152 @@
+"""The commands that make stores: build, add-view, plan and verify --source."""
+
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+
+import ocrstore
+from ocrstore import cli
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Three pictures with ICDAR annotations beside them."""
+    folder, gt = tmp_path / "images", tmp_path / "gt"
+    folder.mkdir()
+    gt.mkdir()
+    for i in range(3):
+        pixels = np.random.default_rng(i).integers(0, 256, (60, 80, 3), np.uint8)
+        cv2.imwrite(str(folder / f"img [{i}].jpg"), pixels)
+        (gt / f"gt_img [{i}].txt").write_text("5,5,60,5,60,30,5,30,word\n1,1,9,1,9,9,1,9,###\n")
+    return folder
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line as the shell would; returns exit code, standard output and error."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["ocrstore", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_build_prints_what_and_why(images, run, tmp_path):
+    """The first build, one with nothing to do, one with changes: plan, counts, sizes, time."""
+    store = tmp_path / "val.ocrs"
+    code, out, _ = run("build", images, "--out", store, "--size", "64")
+    assert code == 0 and "is not there yet" in out and "3 new pictures" in out
+    assert "3 of 3 pictures; 3 made, 0 reused" in out and "6, 3 of them ignored" in out
+    assert "tensor 36.9 kB" in out and "samples/s" in out
+    code, out, _ = run("build", images, "--out", store, "--size", "64")
+    assert code == 0 and "nothing has changed" in out
+    (images / "img [1].jpg").unlink()
+    code, out, _ = run("build", images, "--out", store, "--size", "96x64")
+    assert "size: [64, 64] -> [96, 64]" in out and "1 removed picture (img [1].jpg)" in out
+    assert "missing-picture" in out and code == 1  # its annotation is left without it
+    assert ocrstore.open(store)["tensor"][0].shape == (96, 64, 3)
+
+
+def test_build_reports_problems_and_fails(images, run, tmp_path):
+    """A loss is exit code 1, a line with its meaning, and an entry in the report file."""
+    store, report = tmp_path / "val.ocrs", tmp_path / "report.json"
+    (images / "odd.jpg").write_bytes(b"")
+    code, out, _ = run("build", images, "--out", store, "--size", 32, "--report", report)
+    assert code == 1 and "1 bad-picture" in out and "odd.jpg: the file is empty" in out
+    record = json.loads(report.read_text())
+    assert record["skipped"] == ["odd.jpg"] and record["counts"]["bad-picture"] == 1
+    code, out, _ = run("build", images, "--out", store, "--size", 32, "--json")
+    assert code == 1 and json.loads(out)["ok"] is False
+    code, _, err = run("build", images, "--out", store, "--size", 32, "--on-error", "fail")
+    assert code == 1 and "--on-error skip" in err
+
+
+def test_dry_run_writes_nothing(images, run, tmp_path):
+    """The plan and the disk space, and no file."""
+    store = tmp_path / "val.ocrs"
+    code, out, _ = run("build", images, "--out", store, "--size", 64, "--dry-run")
+    assert code == 0 and "expected" in out and "free in" in out and not store.exists()
+    code, out, _ = run("build", images, "--out", store, "--size", 64, "--dry-run", "--json")
+    record = json.loads(out)
+    assert record["action"] == "create" and record["columns"]["tensor"] == 3 * 64 * 64 * 3
+    assert not list(tmp_path.glob("*.ocrs*")) and not list(tmp_path.glob(".*"))
+
+
+def test_add_view_and_verify_source(images, run, tmp_path):
+    """A view more, checked against the pictures; a changed picture is exit code 1."""
+    store = tmp_path / "val.ocrs"
+    run("build", images, "--out", store, "--size", 64)
+    code, out, _ = run("add-view", store, "--size", 32)
+    assert code == 0 and "view 32 of 3 samples" in out and "32/tensor" in out
+    code, out, _ = run("add-view", store, "--size", 32)
+    assert code == 0 and "already" in out
+    code, out, _ = run("add-view", store, "--size", 48, "--columns", "tensor", "--json")
+    assert json.loads(out)["columns"] == {"48/tensor": 3 * 48 * 48 * 3}
+    code, out, _ = run("verify", store, "--source", images)
+    assert code == 0 and "3 of 3 samples derived again" in out
+    code, out, _ = run("verify", store, "--source", images, "--sample", 2, "--json")
+    assert json.loads(out)["samples"] == 2
+    cv2.imwrite(str(images / "img [0].jpg"), np.zeros((60, 80, 3), np.uint8))
+    code, out, _ = run("verify", store, "--source", images)
+    assert code == 1 and "sample 'img [0].jpg': column 'image'" in out
+    code, _, err = run("verify", store, "--sample", 2)
+    assert code == 2 and "--source" in err
+
+
+def test_plan(images, run):
+    """Figures for people and for programs."""
+    code, out, _ = run("plan", images, "--size", 64)
+    assert code == 0 and "it fits the page cache" in out and "memory" in out
+    code, out, _ = run("plan", images, "--size", 64, "--json")
+    record = json.loads(out)
+    assert record["fits_as_asked"] and record["columns"]["image"]["raw"] == 3 * 60 * 80 * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--size", "x"], "no size"),
+        (["--size", "1x2x3"], "no size"),
+        (["--columns", "tensor,tensors"], "'tensors' is no column"),
+        (["--codec", "image"], "COLUMN=CODEC"),
+        (["--codec", "tensor=jpeg"], "only `image`"),
+        (["--format", "nosuch"], "nosuch"),
+        (["--view", "a/b"], "view's name"),
+        (["--recipe", "RECIPE", "--size", "3"], "a recipe says everything"),
+    ],
+)
+def test_wrong_use(images, run, tmp_path, options, words):
+    """Wrong options are exit code 2 (or 1 for the source's), with what is expected."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("size: 32\n")
+    options = [str(recipe) if option == "RECIPE" else option for option in options]
+    code, _, err = run("build", images, "--out", tmp_path / "x.ocrs", *options)
+    assert code in (1, 2) and words in " ".join(err.split())
+    assert not (tmp_path / "x.ocrs").exists()
+
+
+def test_plan_where_memory_is_short(images, run, monkeypatch):
+    """The steps, what each saves, and the command; exit code 1 if nothing helps."""
+    from ocrstore.building.memory import Memory
+
+    def memory(nbytes):
+        monkeypatch.setattr(
+            "ocrstore.cli.plan.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
+        )
+
+    memory(120_000)
+    code, out, _ = run("plan", images, "--size", 64)
+    assert code == 0 and "(cgroup)" in out and "with that it fits" in out
+    assert "--codec prob_mask=lz4" in out
+    memory(1000)
+    code, out, _ = run("plan", images, "--size", 64)
+    assert code == 1 and "still does not fit" in out and "--columns tensor" in out

@@ -1,0 +1,105 @@
+"""One thread for torch, and drawn data that needs no store."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from ocrstore.maps import draw_maps
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Run every test with one torch thread and a known seed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
+
+
+def draw_sample(seed, *, size=64, scale=2.0):
+    """Draw one dark bar on paper, as a sample of a batch; the picture is `scale` times its view."""
+    rng = np.random.default_rng(seed)
+    view = np.full((size, size, 3), 220, np.uint8)
+    left, top = rng.integers(4, 14, 2)
+    box = np.array([(0, 0), (44, 0), (44, 24), (0, 24)], np.float32)
+    box += np.array((left, top), np.float32)
+    cv2.fillPoly(view, [box.astype(np.int32)], (30, 30, 40))
+    maps = draw_maps([box], [False], size, size)
+    return {
+        "images": torch.from_numpy(view).permute(2, 0, 1),
+        "prob_maps": torch.from_numpy(maps.prob_map)[None].half(),
+        "prob_masks": torch.from_numpy(maps.prob_mask)[None],
+        "thresh_maps": torch.from_numpy(maps.thresh_map)[None].half(),
+        "thresh_masks": torch.from_numpy(maps.thresh_mask)[None],
+        "inverse_matrix": torch.diag(torch.tensor([scale, scale, 1.0], dtype=torch.float64)),
+        "raw_size": torch.tensor([int(size * scale)] * 2),
+        "polygons": [box],
+        "ignored": [False],
+        "texts": ["bar"],
+        "image_filename": f"bar-{seed}.jpg",
+    }
+
+
+class Bars(torch.utils.data.Dataset):
+    """Drawn samples, the same every time."""
+
+    def __init__(self, count, **kwargs):
+        self.samples = [draw_sample(seed, **kwargs) for seed in range(count)]
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, row):
+        return self.samples[row]
+
+
+def collate(samples):
+    """Stack tensors, list the rest."""
+    return {
+        name: torch.stack([s[name] for s in samples])
+        if isinstance(samples[0][name], torch.Tensor)
+        else [s[name] for s in samples]
+        for name in samples[0]
+    }
+
+
+def bars_loader(count, *, batch_size=2):
+    """Return a loader of drawn samples."""
+    return torch.utils.data.DataLoader(Bars(count), batch_size=batch_size, collate_fn=collate)
+
+
+@pytest.fixture(name="bars_loader", scope="session")
+def bars_loader_fixture():
+    """Return the function that makes loaders of drawn samples."""
+    return bars_loader
+
+
+WORDS = ("TOTAL", "12.50", "receipt", "Milk", "bread")
+
+
+@pytest.fixture(scope="session")
+def drawn_folder(tmp_path_factory):
+    """Write six pictures with words on paper, and ICDAR annotations beside them."""
+    folder = tmp_path_factory.mktemp("drawn")
+    (folder / "images").mkdir()
+    (folder / "gt").mkdir()
+    for number in range(6):
+        rng = np.random.default_rng(number)
+        picture = np.clip(rng.normal(215, 6, (360, 480, 3)), 0, 255).astype(np.uint8)
+        lines = []
+        for place in range(5):
+            word = WORDS[(number + place) % len(WORDS)]
+            left, top = 20 + int(rng.integers(0, 200)), 15 + 70 * place
+            (w, h), _ = cv2.getTextSize(word, cv2.FONT_HERSHEY_SIMPLEX, 1.2, 2)
+            at = (left + 4, top + h + 4)
+            cv2.putText(picture, word, at, cv2.FONT_HERSHEY_SIMPLEX, 1.2, (40, 30, 30), 2)
+            right, bottom = left + w + 8, top + h + 12
+            lines.append(f"{left},{top},{right},{top},{right},{bottom},{left},{bottom},{word}")
+        lines.append("400,300,470,300,470,350,400,350,###")
+        ok, data = cv2.imencode(".jpg", picture)
+        assert ok
+        (folder / "images" / f"img_{number}.jpg").write_bytes(data.tobytes())
+        (folder / "gt" / f"gt_img_{number}.txt").write_text("\n".join(lines) + "\n")
+    return folder

@@ -1,0 +1,70 @@
+"""The oracle: a store's own maps through post-processing, without any training."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ocrstore.building.build import build
+from ocrstore.errors import SchemaError
+from ocrstore.store import open_store
+from ocrstore.torch.dbnet.oracle import oracle
+from ocrstore.torch.dbnet.postprocess import PostParams
+
+PICTURES = os.environ.get("OCRSTORE_PICTURES")
+COLUMNS = ["prob_map", "inverse_matrix"]
+
+
+def test_drawn_text_over_20_pixels_is_all_found(drawn_folder, tmp_path):
+    """On drawn pictures whose text is over 20 px high in the view, H-mean is above 0.97."""
+    out = tmp_path / "drawn.ocrs"
+    build(drawn_folder / "images", out, size=640, columns=COLUMNS, workers=0)
+    store = open_store(out)
+    for params in (PostParams(), PostParams(polygons=True)):
+        metric = oracle(store, params=params, min_height=20)
+        assert len(metric.rows) >= 3
+        assert metric.compute()["hmean"] > 0.97
+
+
+def test_what_a_small_view_loses(drawn_folder, tmp_path):
+    """In a view so small that text falls under the maps' smallest size, recall is lost."""
+    out = tmp_path / "small.ocrs"
+    build(drawn_folder / "images", out, size=64, columns=COLUMNS, workers=0)
+    values = oracle(open_store(out)).compute()
+    assert values["recall"] < 0.9
+
+
+def test_a_store_without_maps_is_refused(drawn_folder, tmp_path):
+    """The message says what is missing."""
+    out = tmp_path / "nomaps.ocrs"
+    build(drawn_folder / "images", out, size=96, columns=["tensor"], workers=0)
+    with pytest.raises(SchemaError, match="lacks prob_map, inverse_matrix"):
+        oracle(open_store(out))
+    with pytest.raises(SchemaError, match="no view '960', only 96"):
+        oracle(open_store(out), view="960")
+
+
+@pytest.mark.pictures
+@pytest.mark.skipif(PICTURES is None, reason="OCRSTORE_PICTURES is not set")
+def test_icdar_pictures(tmp_path):
+    """On 30 ICDAR pictures at 640: large text is all found; precision stays near 1."""
+    import shutil
+
+    root = Path(PICTURES) / "icdar2015"
+    (tmp_path / "images").mkdir()
+    for picture in sorted((root / "images").iterdir())[:30]:
+        shutil.copy(picture, tmp_path / "images")
+    out = tmp_path / "icdar.ocrs"
+    build(
+        tmp_path / "images",
+        out,
+        annotations=root / "gt",
+        size=640,
+        columns=COLUMNS,
+        workers=0,
+    )
+    store = open_store(out)
+    large = oracle(store, min_height=20)
+    assert large.compute()["hmean"] > 0.97 and large.truths > 0
+    everything = oracle(store).compute()
+    assert everything["precision"] > 0.97 and everything["hmean"] > 0.9

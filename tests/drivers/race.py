@@ -1,0 +1,94 @@
+"""Opens a store again and again while another process changes it again and again.
+
+Usage: race.py FOLDER CHANGE SECONDS, where CHANGE is `append`, `compact` or `create`. Prints one
+JSON line: how often it was opened, and how many generations were seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import ocrstore
+
+SPEC = {"value": ocrstore.Column("int64", (600,))}
+
+
+def row(number: int) -> dict[str, np.ndarray]:
+    """Return the arrays of sample `number`: full of that number."""
+    return {"value": np.full(600, number)}
+
+
+def create(path: Path, samples: int = 3) -> None:
+    """Write the store anew."""
+    with ocrstore.create(path, SPEC, overwrite=True) as writer:
+        for number in range(samples):
+            writer.append(str(number), row(number), attributes={"number": number})
+
+
+def append(path: Path, turn: int) -> None:
+    """Add a sample, take one away, and sometimes give up."""
+    with ocrstore.append(path) as writer:
+        number = int(writer.keys[-1]) + 1
+        writer.append(str(number), row(number), attributes={"number": number})
+        if len(writer) > 40:
+            writer.delete(writer.keys[0])
+        if turn % 5 == 0:
+            writer.abort()
+
+
+def change(path: Path, kind: str) -> None:
+    """Change the store until this process is killed."""
+    for turn in itertools.count(1):
+        if kind == "create":
+            create(path, 1 + turn % 7)
+        elif kind == "compact" and turn % 3 == 0:
+            ocrstore.compact(path)
+        else:
+            append(path, turn)
+
+
+def check(path: Path) -> int:
+    """Open the store and read it; every row must be what its key says."""
+    store = ocrstore.open(path)
+    for key, value, said in zip(store.keys, store["value"], store.index["number"].to_pylist()):
+        if not (value == int(key)).all() or said != int(key):
+            raise AssertionError(f"generation {store.generation}: sample {key} is {value[0]}")
+    if store.generations[-1] != store.generation:
+        raise AssertionError(f"opened {store.generation} of {store.generations}")
+    return store.generation
+
+
+def main(path: Path, kind: str, seconds: float) -> None:
+    """Open for some time, but at least until some changes were seen."""
+    create(path)
+    child = os.fork()
+    if child == 0:
+        change(path, kind)
+    opened, seen, start = 0, set(), time.monotonic()
+    try:
+        while time.monotonic() - start < seconds or (opened < 50 and kind != "create"):
+            generation = check(path)
+            if kind != "create" and seen and generation < max(seen):
+                raise AssertionError(f"generation {generation} after {max(seen)}")
+            seen.add(generation)
+            opened += 1
+            if os.waitpid(child, os.WNOHANG)[0]:
+                raise AssertionError("the writer failed")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if not ocrstore.verify(path).ok:
+        raise AssertionError("not sound at the end")
+    print(json.dumps({"opened": opened, "generations": len(seen)}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) / "store.ocrs", sys.argv[2], float(sys.argv[3]))

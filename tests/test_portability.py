@@ -1,0 +1,270 @@
+"""Danger: a system without what Linux has. What is chosen at run time is run here both ways.
+
+Not run here: LMDB files with pages other than 4096 bytes can be written only on a machine whose
+memory pages have that size; the reader's arithmetic for them is tested on crafted files elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import ocrstore
+from ocrstore import pagecache
+from ocrstore.format import bulk, locking, publication
+from ocrstore.format.mapping import Mapping
+from ocrstore.summary import summarize
+
+fcntl = pytest.importorskip("fcntl", reason="where it is missing, the fallbacks run anyway")
+SPEC = {"a": ocrstore.Column("uint8", (5000,))}
+
+
+class FakeLocks:
+    """Behaves as `msvcrt` does: locks bytes at the file's position, or refuses with EACCES."""
+
+    LK_NBLCK = 2
+
+    def __init__(self):
+        self.calls = 0
+
+    def locking(self, descriptor, mode, nbytes):
+        """Lock; closing the descriptor unlocks."""
+        assert (mode, nbytes) == (self.LK_NBLCK, 1)
+        assert os.lseek(descriptor, 0, os.SEEK_CUR) > 2**40, "a store may reach the locked byte"
+        self.calls += 1
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise PermissionError(errno.EACCES, "Permission denied") from exc
+
+
+def _is_open(descriptor, status):
+    try:
+        own = os.fstat(descriptor)
+    except OSError:
+        return False
+    return (own.st_dev, own.st_ino) == (status.st_dev, status.st_ino)
+
+
+def _is_locked_open(path):
+    """Tell whether this process has the file at `path` open."""
+    status = os.stat(path)  # noqa: PTH116
+    return any(_is_open(int(name), status) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+@pytest.fixture
+def windows(monkeypatch):
+    """Let locking and publication take the branches of Windows, as far as they can run here."""
+    system = SimpleNamespace(platform="win32")
+    monkeypatch.setattr(locking, "sys", system)
+    monkeypatch.setattr(publication, "sys", system)
+    locks = FakeLocks()
+    monkeypatch.setattr(locking, "msvcrt", locks, raising=False)
+    monkeypatch.delattr(os, "fdatasync", raising=False)
+    monkeypatch.delattr(os, "O_CLOEXEC", raising=False)
+    return locks
+
+
+def _create(path, samples=4, **options):
+    with ocrstore.create(path, SPEC, **options) as writer:
+        for number in range(samples):
+            writer.append(f"s{number}", {"a": np.full(5000, number, np.uint8)})
+    return path
+
+
+def _change(path):
+    """Do all that writes to a store."""
+    with ocrstore.append(path) as writer:
+        writer.append("new", {"a": np.full(5000, 9, np.uint8)})
+    ocrstore.add_column(path, "b", ocrstore.Column("uint8"), np.arange(5, dtype="u1"))
+    ocrstore.compact(path)
+    assert ocrstore.verify(path).ok
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    with ocrstore.open(path) as store:
+        return store.fingerprint
+
+
+def test_windows_locks(quick_path, windows):
+    """One writer at a time holds with the locks of Windows too, and all operations work."""
+    path = _create(quick_path / "store.ocrs")
+    writer = ocrstore.append(path)
+    assert windows.calls
+    for write in (
+        lambda: ocrstore.append(path),
+        lambda: ocrstore.compact(path),
+        lambda: ocrstore.create(path, SPEC, overwrite=True),
+    ):
+        with pytest.raises(ocrstore.StoreBusyError):
+            write()
+    writer.abort()
+    _change(path)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("write", ["create", "overwrite", "compact"])
+def test_nothing_is_open_when_windows_renames(quick_path, windows, monkeypatch, write):
+    """Windows renames no open file, and replaces none: both are let go of before."""
+    path = quick_path / "store.ocrs"
+    if write != "create":
+        _create(path)
+    replace = Path.replace
+    renamed = []
+
+    def checked(self, target):
+        assert not _is_locked_open(self)
+        assert write == "create" or not _is_locked_open(target)
+        renamed.append(target)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", checked)
+    if write == "compact":
+        ocrstore.compact(path)
+    else:
+        _create(path, overwrite=True)
+    assert renamed == [path]
+
+
+def test_stores_are_the_same_either_way(quick_path, monkeypatch, request):
+    """What is written with the fallbacks is what is written without them."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    linux = _create(quick_path / "store.ocrs")
+    fingerprint = _change(linux)
+    content = linux.read_bytes()
+    linux.unlink()
+    request.getfixturevalue("windows")
+    other = _create(quick_path / "store.ocrs")
+    assert _change(other) == fingerprint
+    assert other.read_bytes() == content
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EACCES, errno.EBADF, errno.ENOTSUP])
+def test_a_directory_that_cannot_be_synced(quick_path, monkeypatch, number):
+    """Some file systems refuse to sync a folder: the store is published all the same."""
+    sync = os.fsync
+    refused = []
+
+    def picky(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):  # noqa: PTH112
+            refused.append(descriptor)
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", picky)
+    path = _create(quick_path / "store.ocrs")
+    assert refused or not sys.platform.startswith("linux")
+    assert ocrstore.verify(path).ok
+
+
+def test_without_fdatasync(quick_path, monkeypatch):
+    """macOS has no fdatasync: fsync does it."""
+    monkeypatch.delattr(os, "fdatasync", raising=False)
+    calls = []
+    sync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (calls.append(descriptor), sync(descriptor))
+    )
+    assert ocrstore.verify(_create(quick_path / "store.ocrs")).ok
+    assert len(calls) >= 2
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's mincore")
+def test_resident_bytes_with_mincore(make_store):
+    """What was just written is in the page cache; a file in memory is so in full."""
+    mapping = Mapping(make_store())
+    resident = pagecache.resident_nbytes(mapping)
+    assert resident is not None
+    assert 0 < resident <= mapping.nbytes
+
+
+@pytest.mark.parametrize("lack", ["windows", "no function", "no library", "refusal"])
+def test_resident_bytes_without_mincore(make_store, monkeypatch, lack):
+    """Where nobody can tell what is in memory, the answer is None, and summaries work."""
+    path = make_store()
+
+    def fail(*args, **options):
+        raise OSError("no library")
+
+    if lack == "windows":
+        monkeypatch.setattr(pagecache, "sys", SimpleNamespace(platform="win32"))
+    elif lack == "no function":
+        monkeypatch.setattr(pagecache.ctypes, "CDLL", lambda *args, **options: object())
+    elif lack == "no library":
+        monkeypatch.setattr(pagecache.ctypes, "CDLL", fail)
+    else:
+        monkeypatch.setattr(pagecache, "_mincore", lambda: lambda *args: -1)
+    assert pagecache.resident_nbytes(Mapping(path)) is None
+    with ocrstore.open(path) as store:
+        assert summarize(store).resident_nbytes is None
+
+
+WITHOUT = """
+import builtins, os, sys
+gone = {"fcntl", "resource", "pwd", "grp", "termios"}
+real = builtins.__import__
+
+def without(name, *args, **options):
+    if name in gone:
+        raise ImportError(name)
+    return real(name, *args, **options)
+
+import concurrent.futures.thread, ctypes.util, json, lmdb, mmap, shutil, types  # not ours
+import numpy, pyarrow.compute, pyarrow.ipc, xxhash
+locks = {}
+fake = types.ModuleType("msvcrt")
+fake.LK_NBLCK = 2
+fake.locking = lambda descriptor, mode, nbytes: locks.setdefault(os.fstat(descriptor).st_ino, 1)
+sys.modules["msvcrt"] = fake
+sys.modules.pop("fcntl", None)
+builtins.__import__ = without
+for name in ("register_at_fork", "fork", "fdatasync", "O_NONBLOCK", "O_CLOEXEC", "getuid"):
+    if hasattr(os, name):
+        delattr(os, name)
+platform, sys.platform = sys.platform, "win32"
+import ocrstore
+from ocrstore.format import locking
+assert locking.msvcrt is fake and not hasattr(locking, "fcntl")
+path = sys.argv[1]
+with ocrstore.create(path, {"a": ocrstore.Column("uint8", (5000,))}) as writer:
+    writer.append("x", {"a": numpy.ones(5000, "u1")})
+with ocrstore.append(path) as writer:
+    writer.append("y", {"a": numpy.ones(5000, "u1")})
+ocrstore.compact(path)
+store = ocrstore.open(path)
+assert store["a"][0:2].sum() == 10000 and ocrstore.verify(path).ok and locks
+sys.platform = platform
+"""
+
+
+def test_imports_and_works_without_posix(quick_path):
+    """A whole process without fcntl, fork and fdatasync imports, writes, changes and reads."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, "-c", WITHOUT, str(quick_path / "store.ocrs")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_format_does_not_depend_on_this_machine(quick_path):
+    """Page size and byte order in the file are the format's, not the machine's."""
+    data = _create(quick_path / "store.ocrs").read_bytes()
+    assert bulk.PAGE_SIZE == 4096
+    assert int.from_bytes(data[16:20], "little") == 0xBEEFC0DE
+    assert int.from_bytes(data[40:44], "little") == 4096
+    assert ctypes.sizeof(ctypes.c_void_p) >= 4
+
+
+def test_a_big_endian_machine_is_refused(make_store, monkeypatch):
+    """Arrays are handed out as they lie in the file, so a machine of the other kind is told."""
+    from ocrstore.format import snapshot
+
+    path = make_store()
+    monkeypatch.setattr(snapshot, "sys", SimpleNamespace(byteorder="big"))
+    with pytest.raises(ocrstore.UnsupportedFormatError, match="little-endian"):
+        ocrstore.open(path)

@@ -1,0 +1,382 @@
+"""The training path: maps follow the polygons, and randomness is random where it should be."""
+
+import gc
+import os
+import pickle
+import time
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader
+
+import ocrstore
+from ocrstore.maps import draw_maps
+from ocrstore.torch import OCRStoreDataset, exchange
+
+A = pytest.importorskip("albumentations")
+MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
+
+
+def augmented(store_path, *transforms, **options):
+    """Return the store with a transform that ends in one size."""
+    steps = [*transforms, A.PadIfNeeded(288, 288), A.CenterCrop(288, 288)]
+    return OCRStoreDataset(store_path, transform=A.Compose(steps), **options)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        A.NoOp(),
+        A.HorizontalFlip(p=1),
+        A.VerticalFlip(p=1),
+        A.Rotate((30, 30), p=1),
+        A.RandomRotate90(p=1),
+        A.RandomCrop(120, 110, p=1),
+        A.Perspective(p=1),
+        A.Affine(scale=(0.7, 1.3), rotate=(-20, 20), p=1),
+    ],
+    ids=lambda t: type(t).__name__,
+)
+def test_maps_follow_the_polygons(store_path, transform):
+    """The maps are those of the moved polygons, and the polygons lie on the moved pixels."""
+    dataset = augmented(store_path, transform)
+    plain = OCRStoreDataset(store_path, columns=["image"])
+    for row in (0, 3, 11):
+        sample = dataset[row]
+        maps = draw_maps(sample["polygons"], sample["ignored"], 288, 288)
+        for name in MAPS:
+            expected = getattr(maps, name)
+            assert np.array_equal(sample[name][0].float(), expected.astype(np.float16)), name
+        inverse = sample["inverse_matrix"].numpy()
+        originals = plain.anns[sample["image_filename"]]
+        texts = plain.annotations[sample["image_filename"]].texts
+        for polygon, text in zip(sample["polygons"], sample["texts"], strict=True):
+            points = np.concatenate([polygon, np.ones((len(polygon), 1))], axis=1) @ inverse.T
+            back = points[:, :2] / points[:, 2:]
+            assert np.allclose(back, originals[texts.index(text)], atol=0.5)
+        inner = [p for p in sample["polygons"] if p.min() > 2 and p.max() < 285]
+        # regions are drawn bright: their middle must be so in the new picture
+        for polygon in inner:
+            x, y = polygon.mean(axis=0).round().astype(int)
+            padding = isinstance(transform, A.RandomCrop) and not sample["image"][:, y, x].any()
+            assert padding or sample["image"][:, y, x].float().mean() > 200
+
+
+def test_polygons_outside_of_a_crop_are_gone(store_path):
+    """What a crop leaves outside has no polygon, flag or text."""
+    dataset = OCRStoreDataset(store_path, transform=A.Compose([A.Crop(0, 0, 60, 60)]))
+    counts = {len(dataset[row]["polygons"]) for row in range(37)}
+    assert 0 in counts
+    for row in range(37):
+        sample = dataset[row]
+        assert len(sample["polygons"]) == len(sample["ignored"]) == len(sample["texts"])
+        for polygon in sample["polygons"]:
+            assert (polygon.max(axis=0) >= 0).all() and (polygon.min(axis=0) <= 60).all()
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_transformed_batches_are_whole(store_path, workers):
+    """Each batch holds the same samples as the main process computes, with annotations."""
+    dataset = augmented(store_path, A.HorizontalFlip(p=1))
+    seen = []
+    for batch in DataLoader(dataset, batch_size=8, num_workers=workers):
+        for position, row in enumerate(batch["rows"].tolist()):
+            sample = dataset[row]
+            assert torch.equal(batch["images"][position], sample["image"])
+            assert torch.equal(batch["thresh_maps"][position], sample["thresh_map"])
+            assert torch.equal(batch["inverse_matrix"][position], sample["inverse_matrix"])
+            assert batch["texts"][position] == sample["texts"]
+            assert batch["raw_size"][position].tolist() == sample["raw_size"].tolist()
+            for mine, other in zip(batch["polygons"][position], sample["polygons"], strict=True):
+                assert np.array_equal(mine, other)
+        assert batch["images"].is_contiguous(memory_format=torch.channels_last)
+        batch["images"].fill_(1)
+        seen += batch["rows"].tolist()
+    assert seen == list(range(37))
+
+
+def first_pixels(dataset, *, workers=0, seed=0, epochs=1, persistent=False, **options):
+    """Return what tells randomness apart: a few pixels of every sample, epoch by epoch."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    loader = DataLoader(
+        dataset,
+        batch_size=4,
+        num_workers=workers,
+        generator=generator,
+        persistent_workers=persistent,
+        **options,
+    )
+    return [
+        [tuple(b["inverse_matrix"].flatten(1)[:, 2].tolist()) for b in loader]
+        for _ in range(epochs)
+    ]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_random_transforms_are_random_and_repeat_with_the_seed(store_path, workers, persistent):
+    """They differ between samples, workers and epochs, and the same seed gives the same ones."""
+    crop = A.RandomCrop(64, 64, p=1)
+    dataset = OCRStoreDataset(store_path, transform=A.Compose([crop]), columns=["tensor"])
+    options = {"workers": workers, "persistent": persistent, "epochs": 2}
+    first = first_pixels(dataset, seed=1, **options)
+    assert first[0] != first[1]
+    values = [value for epoch in first for batch in epoch for value in batch]
+    assert len(set(values)) > len(values) // 3
+    assert first[0][0] != first[0][1]  # the first batches of two workers
+    assert first_pixels(dataset, seed=1, **options) == first
+    assert first_pixels(dataset, seed=2, **options) != first
+
+
+def test_ranks_and_samples_differ_under_one_seed(store_path, monkeypatch):
+    """The same seed in every rank, and one draw of torch's generator, still gives other numbers."""
+    dataset = OCRStoreDataset(store_path, transform=A.Compose([A.RandomCrop(64, 64)]))
+
+    def draw(row, rank):
+        monkeypatch.setenv("RANK", str(rank))
+        torch.manual_seed(5)
+        return dataset[row]["inverse_matrix"].tolist()
+
+    drawn = [draw(row, rank) for row in (0, 1) for rank in (0, 1)]
+    assert len({str(matrix) for matrix in drawn}) == 4
+    assert draw(1, 1) == drawn[-1]
+
+
+def test_transforms_of_one_pipeline_decide_apart(store_path):
+    """Two flips of equal probability do not always happen together."""
+    steps = [A.HorizontalFlip(p=0.5), A.VerticalFlip(p=0.5)]
+    dataset = OCRStoreDataset(store_path, transform=A.Compose(steps))
+    torch.manual_seed(0)
+    signs = set()
+    for row in range(24):
+        matrix = dataset[row]["inverse_matrix"]
+        signs.add((matrix[0, 0].item() > 0, matrix[1, 1].item() > 0))
+    assert len(signs) == 4
+
+
+def test_a_transform_may_write_on_the_picture(store_path):
+    """The picture is private memory: not even a transform that paints on it changes the file."""
+
+    class Paint(A.ImageOnlyTransform):
+        def apply(self, img, **params):
+            img[:] = 3
+            return img
+
+    before = store_path.read_bytes()
+    dataset = OCRStoreDataset(store_path, transform=A.Compose([Paint(p=1)]), columns=["tensor"])
+    assert (dataset[0]["image"] == 3).all()
+    assert store_path.read_bytes() == before
+    assert not (OCRStoreDataset(store_path, columns=["image"])[0]["image"] == 3).all()
+
+
+def test_without_whole_pictures_the_view_is_transformed(tmp_path):
+    """A store of baked tensors alone can be augmented, too, with polygons in the view's frame."""
+    from making import make_store
+
+    path = make_store(tmp_path / "baked.ocrs", samples=4, keep_image=False)
+    dataset = OCRStoreDataset(path, transform=A.Compose([A.HorizontalFlip(p=1)]))
+    baked = OCRStoreDataset(path)
+    sample = dataset[2]
+    assert torch.equal(sample["image"], baked[2]["image"].flip(2))
+    moved = baked[2]["polygons"][0].copy()
+    moved[:, 0] = 159 - moved[:, 0]
+    assert np.allclose(sample["polygons"][0], moved, atol=1e-3)
+
+
+def test_other_callables_and_tensors(store_path):
+    """A plain function is a transform; a tensor and a float picture come through."""
+
+    def halve(image, keypoints):
+        return {"image": image[::2, ::2].astype(np.float32) / 255, "keypoints": keypoints / 2}
+
+    sample = OCRStoreDataset(store_path, transform=halve)[0]
+    assert sample["image"].dtype == torch.float32
+    assert sample["prob_map"].shape[1:] == sample["image"].shape[1:]
+    pipeline = A.Compose([A.Resize(64, 64), A.ToTensorV2()])
+    batch = OCRStoreDataset(store_path, transform=pipeline)[[0, 1]]
+    assert batch["images"].shape == (2, 3, 64, 64)
+
+    def forgetful(image, keypoints):
+        return {"image": image}
+
+    with pytest.raises(ocrstore.SchemaError, match=r"img_000.jpg.*no keypoints"):
+        OCRStoreDataset(store_path, transform=forgetful)[0]
+
+    def losing(image, keypoints):
+        return {"image": image, "keypoints": keypoints[1:]}
+
+    with pytest.raises(ocrstore.SchemaError, match="remove_invisible=False"):
+        OCRStoreDataset(store_path, transform=losing)[0]
+    strict = A.Compose(
+        [A.Crop(0, 0, 40, 40)], keypoint_params=A.KeypointParams("xy", remove_invisible=True)
+    )
+    assert OCRStoreDataset(store_path, transform=strict)[0]["image"].shape == (3, 40, 40)
+
+
+def failing(image, keypoints):
+    """A transform with a fault."""
+    raise ZeroDivisionError("by the wheel")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_errors_name_the_file_and_the_sample(store_path, workers):
+    """What goes wrong in a worker says where."""
+    dataset = OCRStoreDataset(store_path, transform=failing)
+    loader = DataLoader(dataset, batch_size=2, num_workers=workers, sampler=[4, 5])
+    with pytest.raises(
+        ocrstore.OCRStoreError, match=r"val.ocrs: sample 'img_004.jpg' \(row 4\).*by the wheel"
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_of_different_sizes_are_named(store_path, workers):
+    """A batch of pictures of different sizes is refused with names, sizes and the remedy."""
+    dataset = OCRStoreDataset(store_path, transform=A.Compose([A.NoOp()]))
+    with pytest.raises(ocrstore.SchemaError, match=r"differ in 'image'.*img_00.*End the transform"):
+        next(iter(DataLoader(dataset, batch_size=4, num_workers=workers)))
+
+
+# --- the way from a worker to its parent
+
+
+needs_ring = pytest.mark.skipif(not exchange.supported, reason="needs memory files")
+
+
+@needs_ring
+def test_slots_are_used_again_and_held_ones_are_not(store_path):
+    """A batch that is kept stays as it is while the workers go on; memory does not grow."""
+    dataset = augmented(store_path, A.HorizontalFlip(p=1))
+    loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
+    kept = []
+    for _ in range(3):
+        for number, batch in enumerate(loader):
+            if number == 2:
+                mask = batch["prob_masks"]  # one tensor of the batch
+                kept.append((mask, mask.clone(), batch["rows"].tolist()))
+    del batch, mask
+    ring = list(exchange._rings.values())[-1]  # the newest is this loader's
+    assert len(ring._slots) <= 3 + 4  # kept ones and those on their way
+    for mask, was, rows in kept:
+        assert torch.equal(mask, was)
+        assert torch.equal(mask[0], dataset[rows[0]]["prob_mask"])
+    assert sum(ring._states[: len(ring._slots)]) >= 3
+    kept.clear()
+    del mask, was
+    gc.collect()
+    assert "/torch_" not in Path("/proc/self/maps").read_text()
+    del loader, ring
+    gc.collect()
+
+
+@needs_ring
+def test_memory_of_ended_workers_is_let_go(store_path):
+    """After a loader is gone, and the last batch with it, no slot stays mapped."""
+    dataset = augmented(store_path)
+    for batch in DataLoader(dataset, batch_size=8, num_workers=2):
+        last = batch["images"]
+    del batch
+    assert (last >= 0).all()
+    deadline = time.monotonic() + 20
+    while "ocrstore-batches" in Path("/proc/self/maps").read_text():
+        del last
+        gc.collect()
+        exchange._forget_dead_workers()
+        last = None
+        assert time.monotonic() < deadline
+    assert not [ring for ring in exchange._rings.values() if not exchange._is_alive(ring.worker)]
+
+
+@needs_ring
+def test_an_abandoned_epoch_loses_no_slot(store_path):
+    """Batches that were sent and never looked at are freed when the loader starts anew."""
+    dataset = augmented(store_path)
+    loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
+    for _ in range(6):
+        next(iter(loader))
+    ring = list(exchange._rings.values())[-1]  # the newest is this loader's
+    assert len(ring._slots) <= 6
+    del loader, ring
+
+
+@pytest.mark.parametrize("how", ["unsupported", "refused"])
+def test_without_memory_files_torch_shares(store_path, monkeypatch, how):
+    """Where there are no memory files, batches still arrive whole."""
+    if how == "unsupported":
+        monkeypatch.setattr(exchange, "supported", False)
+    else:
+        monkeypatch.setattr(
+            os, "memfd_create", lambda *args: (_ for _ in ()).throw(OSError("no")), raising=False
+        )
+    before = set(exchange._rings)
+    dataset = augmented(store_path, columns=["tensor", "prob_map"])
+    for batch in DataLoader(dataset, batch_size=8, num_workers=1):
+        assert torch.equal(batch["images"][0], dataset[int(batch["rows"][0])]["image"])
+    assert set(exchange._rings) <= before
+
+
+@needs_ring
+def test_a_larger_batch_gets_a_larger_file():
+    """Slots of two sizes live side by side until the smaller ones are free."""
+    small, _ = exchange.take_slot(1000)
+    first = exchange.receive(small)
+    large, memory = exchange.take_slot(100_000)
+    memory[:3] = b"abc"
+    second = exchange.receive(large)
+    assert small.ring != large.ring and bytes(second[:3]) == b"abc"
+    again, _ = exchange.take_slot(50_000)
+    assert again.ring == large.ring and again.slot == 1
+    exchange.receive(again)
+    assert exchange.take_slot(10)[0].slot == 1  # freed just now
+    del first, second
+    huge, _ = exchange.take_slot(200_000)
+    assert huge.ring not in (small.ring, large.ring)
+    exchange._writers.clear()
+    exchange._rings.clear()
+
+
+@needs_ring
+def test_a_dead_worker_is_named():
+    """A slot whose worker is gone gives an error that says so; a wrong file is not taken."""
+    ticket = exchange.SlotTicket("no-such-ring", 2**22 + 5, 3, 0, 4096)
+    with pytest.raises(RuntimeError, match=r"worker process .* is gone"):
+        exchange.receive(ticket)
+    mine, _ = exchange.take_slot(100)
+    wrong = exchange.SlotTicket("other-ring", mine.pid, mine.fd, 0, 4096)
+    with pytest.raises(RuntimeError, match="not the memory"):
+        exchange.receive(wrong)
+    exchange._writers.clear()
+
+
+def test_computed_batches_pickle_anywhere(store_path):
+    """Outside of a worker's queue a computed batch pickles as plain tensors."""
+    from ocrstore.torch.collate import ComputedBatch
+
+    dataset = augmented(store_path)
+    computed = ComputedBatch(dataset.__getitems__([1, 2]).computed)
+    for dumps in (pickle.dumps, pickle.dumps, ForkingPickler.dumps):
+        batch = pickle.loads(dumps(computed))
+        assert torch.equal(batch["images"][1], dataset[2]["image"])
+    del batch
+    with pytest.raises(RuntimeError, match="once only"):
+        ForkingPickler.dumps(computed)
+    both = ConcatDataset([dataset, dataset])
+    batch = next(iter(DataLoader(both, batch_size=3, num_workers=1, sampler=[1, 38, 2])))
+    assert torch.equal(batch["images"][1], dataset[1]["image"])
+    assert batch["image_filename"] == ["img_001.jpg", "img_001.jpg", "img_002.jpg"]
+    assert batch["raw_size"].shape == (3, 2)
+    exchange._writers.clear()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_of_ones_own(store_path, workers):
+    """It sees samples with tensors, which are its own."""
+    dataset = augmented(store_path)
+    loader = DataLoader(dataset, batch_size=3, num_workers=workers, collate_fn=list)
+    batches = list(loader)
+    for number, sample in enumerate(sample for batch in batches for sample in batch):
+        assert sample["row"] == number
+        assert torch.equal(sample["image"], dataset[number]["image"])
