@@ -33,6 +33,7 @@ COMMANDS = {
     "report": "report:report_command",
     "train": "train:train_command",
     "verify": "verify:verify_command",
+    "view": "view:view_command",
     "warm": "warm:warm_command",
 }
 
@@ -69,6 +70,7 @@ def cli() -> None:
       ocrstore build images/ --out val.ocrs
       ocrstore inspect val.ocrs        what is in it, what does it cost
       ocrstore verify val.ocrs         is every byte as it was written
+      ocrstore view val.ocrs           look at it in the browser
 
     Exit codes: 0 all is well, 1 a problem was found, 2 wrong use.
     """

@@ -6,7 +6,7 @@ import pyclipper
 import pytest
 
 from ocrstore.errors import SchemaError
-from ocrstore.torch.dbnet.polygon import iou_matrix
+from ocrstore.evaluation.polygon import iou_matrix
 from ocrstore.torch.dbnet.postprocess import (
     PostParams,
     detect,

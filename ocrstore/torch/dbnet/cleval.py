@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ocrstore.torch.dbnet.polygon import Paths, area_of, combine, intersection_areas, to_paths
+from ocrstore.evaluation.polygon import Paths, area_of, combine, intersection_areas, to_paths
 
 Floats = npt.NDArray[np.float64]
 

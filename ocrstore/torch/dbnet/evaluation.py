@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from ocrstore.evaluation.icdar import PictureScore
 from ocrstore.store import open_store
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.torch.dbnet.cleval import CLEval
 from ocrstore.torch.dbnet.detector import Detector
-from ocrstore.torch.dbnet.icdar import PictureScore
 from ocrstore.torch.dbnet.metric import HMean
 from ocrstore.torch.dbnet.postprocess import detect
 from ocrstore.torch.dbnet.provenance import provenance_of

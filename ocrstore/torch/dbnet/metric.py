@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ocrstore.torch.dbnet.icdar import PictureScore, match
+from ocrstore.evaluation.icdar import PictureScore, match
 
 
 class HMean(Metric):

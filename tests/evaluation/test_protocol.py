@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ocrstore.torch.dbnet.icdar import PictureScore, harmonic_mean, match
+from ocrstore.evaluation.icdar import PictureScore, harmonic_mean, match
 from ocrstore.torch.dbnet.metric import HMean, write_table
 
 

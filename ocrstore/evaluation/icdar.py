@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.torch.dbnet.polygon import area_of, intersection_areas, to_paths
+from ocrstore.evaluation.polygon import area_of, intersection_areas, to_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,21 @@ class PictureScore:
         return harmonic_mean(self.precision, self.recall)
 
 
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Who was matched with whom in one picture."""
+
+    pairs: tuple[tuple[int, int], ...]
+    """Positions of a truth and of the detection it took."""
+    counted_truths: tuple[int, ...]
+    counted_detections: tuple[int, ...]
+
+    @property
+    def score(self) -> PictureScore:
+        """The counts."""
+        return PictureScore(len(self.pairs), len(self.counted_truths), len(self.counted_detections))
+
+
 def harmonic_mean(precision: float, recall: float) -> float:
     """Return 2PR / (P + R), and 0 for two zeros."""
     total = precision + recall
@@ -54,6 +69,26 @@ def match(
     area_precision: float = 0.5,
     whole_pixels: bool = True,
 ) -> PictureScore:
+    """Return the counts of `pair`."""
+    return pair(
+        detections,
+        truths,
+        ignored,
+        iou=iou,
+        area_precision=area_precision,
+        whole_pixels=whole_pixels,
+    ).score
+
+
+def pair(
+    detections: Sequence[npt.ArrayLike],
+    truths: Sequence[npt.ArrayLike],
+    ignored: Sequence[bool] | npt.NDArray[np.bool_],
+    *,
+    iou: float = 0.5,
+    area_precision: float = 0.5,
+    whole_pixels: bool = True,
+) -> Pairing:
     """Match detections to truths as the ICDAR 2015 evaluation does.
 
     A detection that lies by more than `area_precision` of its own area in an ignored region is
@@ -77,13 +112,13 @@ def match(
     union = known_area[:, None] + found_area[None, :] - shared
     hit = (union > 0) & (shared > iou * union)
     free = dict.fromkeys(counted)
-    matched = 0
+    pairs: list[tuple[int, int]] = []
     for i in care:
         taken = next((j for j in free if hit[i, j]), None)
         if taken is not None:
             del free[taken]
-            matched += 1
-    return PictureScore(matched, len(care), len(counted))
+            pairs.append((i, taken))
+    return Pairing(tuple(pairs), tuple(care), tuple(counted))
 
 
 def _rounded(points: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -1,0 +1,1 @@
+"""Comparing what a detector found with what is there; needs neither torch nor pictures."""

@@ -1,0 +1,180 @@
+"""The addresses that the viewer answers: the page, its files, facts as JSON, pictures."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ocrstore.errors import (
+    OCRStoreError,
+    StoreChangedError,
+    UnknownColumnError,
+    UnknownRowError,
+    UnknownSampleError,
+)
+from ocrstore.viewer.grammar import FilterError
+from ocrstore.viewer.live import Live
+from ocrstore.viewer.ordering import Query
+from ocrstore.viewer.thumbnails import SIZES
+
+_PICTURE_CACHE = "private, max-age=86400"
+"""For pictures, whose addresses name the state of the store that they are of."""
+_TYPES = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".svg": "image/svg+xml",
+}
+
+Endpoint = Callable[[Request], Response]
+
+
+def make_app(live: Live) -> Starlette:
+    """Return the application; who may use it is decided by `access.Guard`."""
+    files = _load_files()
+
+    def page(request: Request) -> Response:
+        return _file(request, files, "index.html")
+
+    def static(request: Request) -> Response:
+        return _file(request, files, request.path_params["name"])
+
+    def facts(_request: Request) -> Response:
+        return JSONResponse(live.catalog.facts())
+
+    def state(_request: Request) -> Response:
+        news = live.look()
+        return JSONResponse({"state": live.catalog.state, "news": news.to_json()})
+
+    def reload(_request: Request) -> Response:
+        return JSONResponse(live.reload().facts())
+
+    def rows(request: Request) -> Response:
+        start, count = _number(request, "start", 0), _number(request, "count", 100)
+        return JSONResponse(live.catalog.page(_query(request), start, count))
+
+    def sample(request: Request) -> Response:
+        catalog = live.catalog
+        key = request.query_params.get("key")
+        row = catalog.store.row(key) if key is not None else _number(request, "row", 0)
+        answer = catalog.sample(catalog.check_row(row))
+        try:
+            answer["position"] = catalog.position(_query(request), row)
+        except FilterError:
+            answer["position"] = None  # the grid shows what is wrong with the filter
+        return JSONResponse(answer)
+
+    def thumbnail(request: Request) -> Response:
+        catalog = live.catalog
+        row = catalog.check_row(request.path_params["row"])
+        side = _number(request, "side", SIZES[1])
+        side = next((size for size in SIZES if size >= side), SIZES[-1])
+        outlines = catalog.outlines(row) if request.query_params.get("outlines") == "1" else []
+        tag = catalog.thumbnails.tag(row, side, outlines)
+        if _matches(request, tag):
+            return _cached(None, "image/jpeg", tag)
+        return _cached(catalog.thumbnails.make(row, side, outlines), "image/jpeg", tag)
+
+    def picture(request: Request) -> Response:
+        catalog = live.catalog
+        row = catalog.check_row(request.path_params["row"])
+        column = request.query_params.get("column", "")
+        stored = catalog.store[column]
+        tag = f'"{int(stored.hashes[row]):016x}"'
+        if _matches(request, tag):
+            return _cached(None, "image/png", tag)
+        data, kind = catalog.render(row, column)
+        return _cached(data, kind, tag)
+
+    routes = [
+        Route("/", page),
+        Route("/static/{name}", static),
+        Route("/api/store", _guarded(facts)),
+        Route("/api/state", _guarded(state)),
+        Route("/api/reload", _guarded(reload), methods=["POST"]),
+        Route("/api/rows", _guarded(rows)),
+        Route("/api/sample", _guarded(sample)),
+        Route("/thumbnail/{row:int}", _guarded(thumbnail)),
+        Route("/picture/{row:int}", _guarded(picture)),
+    ]
+    return Starlette(routes=routes)
+
+
+def _guarded(endpoint: Endpoint) -> Endpoint:
+    """Turn ocrstore's errors into answers that the page can show."""
+
+    def answer(request: Request) -> Response:
+        try:
+            return endpoint(request)
+        except FilterError as exc:
+            return _error(400, "filter", str(exc), position=exc.position)
+        except (UnknownSampleError, UnknownRowError, UnknownColumnError) as exc:
+            return _error(404, "missing", str(exc.args[0]))
+        except StoreChangedError as exc:
+            return _error(409, "changed", str(exc))
+        except OCRStoreError as exc:
+            return _error(500, "store", str(exc))
+
+    return answer
+
+
+def _error(status: int, kind: str, message: str, **more: Any) -> Response:
+    return JSONResponse({"kind": kind, "error": message, **more}, status_code=status)
+
+
+def _query(request: Request) -> Query:
+    given = request.query_params
+    return Query(
+        filter=given.get("filter", ""),
+        sql=given.get("sql") == "1",
+        sort=given.get("sort", ""),
+        descending=given.get("descending") == "1",
+    )
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise UnknownRowError(f"{name} is a whole number, not {text[:20]!r}.")
+    return int(text)
+
+
+def _matches(request: Request, tag: str) -> bool:
+    given = request.headers.get("if-none-match", "")
+    return tag in [part.strip().removeprefix("W/") for part in given.split(",")]
+
+
+def _cached(data: bytes | None, kind: str, tag: str) -> Response:
+    headers = {"etag": tag, "cache-control": _PICTURE_CACHE}
+    if data is None:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=kind, headers=headers)
+
+
+def _load_files() -> dict[str, bytes]:
+    """Read the page's files once: what is not among them cannot be asked for."""
+    folder = resources.files("ocrstore.viewer") / "static"
+    return {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.is_file()}
+
+
+def _file(request: Request, files: dict[str, bytes], name: str) -> Response:
+    data = files.get(name)
+    if data is None:
+        return _error(404, "missing", "The viewer has no such file.")
+    tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if _matches(request, tag):
+        return Response(status_code=304, headers=headers)
+    suffix = name[name.rfind(".") :]
+    kind = _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return Response(data, media_type=kind, headers=headers)

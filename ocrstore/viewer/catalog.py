@@ -1,0 +1,239 @@
+"""One state of a store as the viewer shows it: facts, pages of the grid, one sample in full."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ocrstore.errors import UnknownColumnError, UnknownRowError
+from ocrstore.store import Store
+from ocrstore.viewer import sql
+from ocrstore.viewer.fields import read_fields
+from ocrstore.viewer.ordering import Orderings, Query
+from ocrstore.viewer.pictures import encode_map, encode_picture
+from ocrstore.viewer.scoring import Scores, read_truths
+from ocrstore.viewer.thumbnails import Outline, Thumbnails
+from ocrstore.viewer.views import (
+    ShownView,
+    find_picture,
+    find_views,
+    forward_matrix,
+    picture_size,
+)
+
+MAX_PAGE = 500
+_PAGE_FIELDS = ("width", "height", "polygons.count", "ignored.true", "hmean")
+
+
+class Catalog:
+    """A store that was opened, and everything derived from it. Threads may share it."""
+
+    def __init__(self, store: Store, scores: Scores | None) -> None:
+        self.store = store
+        self.scores = scores
+        self.fields = read_fields(store, scores.numbers if scores else {})
+        self.orderings = Orderings(store, self.fields)
+        self.views = find_views(store)
+        self.picture = find_picture(store)
+        self.thumbnails = Thumbnails(store, self.picture, self.views[0] if self.views else None)
+        mapping = store.snapshot.mapping
+        self.state = f"{store.fingerprint[:12]}.{store.generation}.{mapping.inode:x}"
+        """Differs between any two states; part of the addresses of pictures."""
+
+    def facts(self) -> dict[str, Any]:
+        """Describe the store as a whole."""
+        counts = {
+            name: int(pc.sum(self.fields.array(field)).as_py() or 0)
+            for name, field in (("polygons", "polygons.count"), ("ignored", "ignored.true"))
+            if field in self.fields
+        }
+        path = str(self.store.path)
+        return {
+            "state": self.state,
+            "path": path,
+            "name": path.replace("\\", "/").rpartition("/")[2],
+            "samples": len(self.store),
+            "nbytes": self.store.snapshot.mapping.nbytes,
+            "fingerprint": self.store.fingerprint,
+            "generation": self.store.generation,
+            **counts,
+            "fields": [
+                {"name": f.name, "kind": f.kind} for f in map(self.fields.get, self.fields) if f
+            ],
+            "picture": self.picture is not None,
+            "thumbnails": self.thumbnails.column is not None,
+            "views": [
+                {"name": view.name, "tensor": "tensor" in view.columns, "maps": view.maps}
+                for view in self.views
+            ],
+            "sql": sql.is_available(),
+            "predictions": self.scores.to_json() if self.scores else None,
+        }
+
+    def page(self, query: Query, start: int, count: int) -> dict[str, Any]:
+        """Return what the grid shows of some samples, as columns."""
+        rows = self.orderings.rows(query)
+        shown = rows[max(0, start) : max(0, start) + min(count, MAX_PAGE)]
+        taken = pa.array(shown)
+        page: dict[str, Any] = {
+            "state": self.state,
+            "total": len(rows),
+            "start": max(0, start),
+            "rows": shown.tolist(),
+            "keys": pc.take(self.fields.array("key"), taken).to_pylist(),
+        }
+        for name in _PAGE_FIELDS:
+            if name in self.fields:
+                page[name] = plain(pc.take(self.fields.array(name), taken).to_pylist())
+        if query.sort in self.fields:
+            page["value"] = plain(pc.take(self.fields.array(query.sort), taken).to_pylist())
+        return page
+
+    def position(self, query: Query, row: int) -> int | None:
+        """Return where in a query's answer a row stands."""
+        found = np.flatnonzero(self.orderings.rows(query) == row)
+        return int(found[0]) if len(found) else None
+
+    def check_row(self, row: int) -> int:
+        """Return a row that exists."""
+        if not 0 <= row < len(self.store):
+            raise UnknownRowError(
+                f"{self.store.path}: no row {row} among its {len(self.store)} samples."
+            )
+        return row
+
+    def sample(self, row: int) -> dict[str, Any]:
+        """Describe one sample in full; matrices go from the picture to the view and back."""
+        store = self.store
+        record = store.attributes(row)
+        size = picture_size(store, row, self.picture)
+        special = ("polygons", "ignored", "texts", "languages", "problems")
+        polygons, ignored = read_truths(store, row)
+        return {
+            "state": self.state,
+            "row": row,
+            "key": self.fields.array("key")[row].as_py(),
+            "size": size,
+            "polygons": [plain(points.ravel().tolist()) for points in polygons],
+            "ignored": ignored,
+            "texts": record.get("texts"),
+            "languages": record.get("languages"),
+            "problems": record.get("problems"),
+            "attributes": {k: plain(v) for k, v in record.items() if k not in special},
+            "picture": self.picture,
+            "views": [self._view(row, view) for view in self.views],
+            "columns": [
+                {
+                    "name": name,
+                    "dtype": column.dtype,
+                    "codec": column.codec,
+                    "shape": store[name].shapes[row].tolist(),
+                    "nbytes": int(store[name].nbytes[row]),
+                    "hash": f"{int(store[name].hashes[row]):016x}",
+                }
+                for name, column in store.columns.items()
+            ],
+            "predictions": self._predictions(row),
+        }
+
+    def outlines(self, row: int) -> list[Outline]:
+        """Return what is drawn on a thumbnail: polygons, or how the predictions fared."""
+        polygons, ignored = read_truths(self.store, row)
+        states = ["ignored" if flag else "truth" for flag in ignored]
+        drawn: list[Outline] = []
+        found = self._predictions(row)
+        if self.scores is not None and found is not None:
+            states = found["truths"]
+            boxes = self.scores.predictions.boxes[row]
+            for box, shown in zip(boxes, found["boxes"], strict=True):
+                if shown["state"] == "false_alarm":
+                    drawn.append(Outline(box.points, "false_alarm"))
+        drawn = [Outline(p, state) for p, state in zip(polygons, states, strict=True)] + drawn
+        return sorted(drawn, key=lambda outline: outline.state != "ignored")
+
+    def render(self, row: int, column: str) -> tuple[bytes, str]:
+        """Return a column's row as a browser shows it: bytes and media type."""
+        if column not in self.store.columns:
+            raise UnknownColumnError(f"{self.store.path}: no column {column!r}.")
+        if column == self.picture:
+            return encode_picture(self.store[column][row])
+        for view in self.views:
+            for part, name in view.columns.items():
+                if name == column and part == "tensor":
+                    return encode_picture(self.store[column][row])
+                if name == column and part in view.maps:
+                    return encode_map(part, self.store[column][row]), "image/png"
+        raise UnknownColumnError(f"{self.store.path}: column {column!r} holds no pictures or maps.")
+
+    def _view(self, row: int, view: ShownView) -> dict[str, Any]:
+        forward = forward_matrix(self.store, row, view)
+        some = next(view.columns[part] for part in ("tensor", *view.maps) if part in view.columns)
+        height, width = self.store[some].shapes[row].tolist()[:2]
+        layers = {
+            part: view.columns[part] for part in ("tensor", *view.maps) if part in view.columns
+        }
+        return {
+            "name": view.name,
+            "size": [height, width],
+            "forward": None if forward is None else forward.ravel().tolist(),
+            "inverse": None if forward is None else np.linalg.inv(forward).ravel().tolist(),
+            "layers": layers,
+        }
+
+    def _predictions(self, row: int) -> dict[str, Any] | None:
+        if self.scores is None or row not in self.scores.predictions.boxes:
+            return None
+        pairing = self.scores.pairing(row)
+        partner = {found: truth for truth, found in pairing.pairs}
+        hit = {truth for truth, _ in pairing.pairs}
+        counted = set(pairing.counted_detections)
+        care = set(pairing.counted_truths)
+        _, ignored = read_truths(self.store, row)
+        score = pairing.score
+        return {
+            "truths": [
+                "hit" if i in hit else "miss" if i in care else "ignored"
+                for i in range(len(ignored))
+            ],
+            "boxes": [
+                {
+                    "points": box.points.ravel().tolist(),
+                    "score": plain(box.score),
+                    "state": _state(i, partner, counted),
+                    "truth": partner.get(i),
+                }
+                for i, box in enumerate(self.scores.predictions.boxes[row])
+            ],
+            "hits": score.matched,
+            "misses": score.truths - score.matched,
+            "false_alarms": score.detections - score.matched,
+            "precision": score.precision,
+            "recall": score.recall,
+            "hmean": score.hmean,
+        }
+
+
+def _state(found: int, partner: dict[int, int], counted: set[int]) -> str:
+    if found in partner:
+        return "hit"
+    return "false_alarm" if found in counted else "left_out"
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can say it: no NaN, no bytes, no dates, no integer beyond 2**53."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, bytes):
+        return base64.b64encode(value[:64]).decode()
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**53:
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -1,0 +1,100 @@
+"""The store that is being shown, and the watch over its file: replaced, grown, gone, broken."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ocrstore.errors import OCRStoreError
+from ocrstore.store import Store
+from ocrstore.viewer.catalog import Catalog
+from ocrstore.viewer.predictions import read_predictions
+from ocrstore.viewer.scoring import Scores, Tell
+
+Signature = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What became of the file since it was opened."""
+
+    kind: str
+    """`same`, `replaced`, `grown`, `gone` or `broken`."""
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe it for the page."""
+        return {"kind": self.kind, "message": self.message}
+
+
+_SAME = News("same")
+
+
+class Live:
+    """A path, the state of it that is shown, and whether there is a newer one.
+
+    What is shown stays as it is, from the old file if need be, until `reload` is called.
+    Threads may share it.
+    """
+
+    def __init__(
+        self, path: Path, *, predictions: Path | None = None, tell: Tell | None = None
+    ) -> None:
+        self._path = path.absolute()
+        self._predictions = predictions
+        self._lock = threading.Lock()
+        self._news: tuple[Signature | None, News] = (None, _SAME)
+        self._opened: Signature | None = None
+        self.catalog = self._open(tell)
+
+    def reload(self) -> Catalog:
+        """Show what the file holds now; if it cannot be opened, all stays as it was."""
+        with self._lock:
+            self.catalog = self._open(None)
+            return self.catalog
+
+    def look(self) -> News:
+        """Tell what became of the file; opens it only if its size or times are new."""
+        with self._lock:
+            now = self._signature()
+            if now is None:
+                return News("gone", f"{self._path.name} is no longer there.")
+            if now == self._opened:
+                return _SAME
+            if now != self._news[0]:
+                self._news = (now, self._compare())
+            return self._news[1]
+
+    def _open(self, tell: Tell | None) -> Catalog:
+        signature = self._signature()
+        store = Store(self._path)
+        scores = None
+        if self._predictions is not None:
+            scores = Scores(store, read_predictions(self._predictions, store.keys), tell=tell)
+        catalog = Catalog(store, scores)
+        self._opened, self._news = signature, (None, _SAME)
+        return catalog
+
+    def _signature(self) -> Signature | None:
+        try:
+            status = os.stat(self._path)  # noqa: PTH116  # one call, as the rest of it
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+    def _compare(self) -> News:
+        name = self._path.name
+        try:
+            with Store(self._path) as new:
+                shown = self.catalog.store
+                if new.fingerprint == shown.fingerprint:
+                    return _SAME
+                mapping, old = new.snapshot.mapping, shown.snapshot.mapping
+                if (mapping.device, mapping.inode) == (old.device, old.inode):
+                    return News("grown", f"{name} has changed: it now has {len(new)} samples.")
+                return News("replaced", f"{name} was replaced by a store with {len(new)} samples.")
+        except OCRStoreError as exc:
+            return News("broken", f"{name} was changed and cannot be opened: {exc}")

@@ -1,0 +1,192 @@
+"""What a detector found, read from files: ICDAR's text files, one per picture, or JSON.
+
+Hides the layouts: lines of eight numbers (or four, or any even count from six), a score or a text
+behind them; JSON as `ocrstore predict` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.errors import SourceError
+
+_PREFIX = re.compile(r"^(?:res|gt)_", re.IGNORECASE)
+_SEPARATOR = re.compile(r"\s*,\s*|\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One detection: an outline in the picture's own pixels, and how sure the detector was."""
+
+    points: npt.NDArray[np.float64]
+    """(n, 2)"""
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Detections by the row of the sample they belong to."""
+
+    path: str
+    boxes: Mapping[int, tuple[Box, ...]]
+    """Only of samples that the files speak of; an empty file says that nothing was found."""
+    unknown: tuple[str, ...]
+    """Pictures in the files that the store does not have."""
+
+
+def read_predictions(path: Path, keys: Iterable[str]) -> Predictions:
+    """Read a folder of text files (and its boxes.json, if there is one), or a JSON file.
+
+    Files belong to the sample of the same name: `res_img_1.txt` or `img_1.txt` to `img_1.jpg`,
+    with the same folders before it or, where only one sample has that name, without.
+    """
+    if path.is_dir():
+        named = _read_folder(path)
+    elif path.suffix.lower() == ".json":
+        named = _read_json(path)
+    else:
+        raise SourceError(
+            f"{path}: expected a folder of text files (res_img_1.txt) or a .json file, as "
+            "`ocrstore predict` writes them."
+        )
+    names = _Names(keys)
+    boxes: dict[int, tuple[Box, ...]] = {}
+    unknown: list[str] = []
+    for name, found in named.items():
+        row = names.find(name)
+        if row is None:
+            unknown.append(name)
+        else:
+            boxes.setdefault(row, found)
+    if named and not boxes:
+        raise SourceError(
+            f"{path}: none of its {len(named)} pictures is in the store; they are called "
+            f"{next(iter(named))!r}, the store's {names.example!r}. Is it another data set?"
+        )
+    return Predictions(str(path), boxes, tuple(unknown))
+
+
+class _Names:
+    """Finds a sample by its key, the key without suffix, or the bare name where that is unique."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._exact: dict[str, int] = {}
+        self._short: dict[str, int | None] = {}
+        for row, key in enumerate(keys):
+            self._exact[key] = row
+            path = PurePosixPath(key)
+            for name in {str(path.with_suffix("")), path.name, path.stem} - {key}:
+                self._short[name] = None if name in self._short else row
+        self.example = next(iter(self._exact), "")
+
+    def find(self, name: str) -> int | None:
+        path = PurePosixPath(name)
+        bare = _PREFIX.sub("", path.name)
+        for candidate in (name, str(path.with_name(bare)) if bare else name):
+            row = self._exact.get(candidate)
+            row = self._short.get(candidate) if row is None else row
+            if row is not None:
+                return row
+        return None
+
+
+def _read_folder(folder: Path) -> dict[str, tuple[Box, ...]]:
+    together = folder / "boxes.json"
+    found = _read_json(together) if together.is_file() else {}
+    files = sorted(folder.rglob("*.txt"))
+    if not files and not together.is_file():
+        raise SourceError(
+            f"{folder}: no predictions in it; expected text files (res_img_1.txt) or boxes.json."
+        )
+    for file in files:
+        name = file.relative_to(folder).with_suffix("").as_posix()
+        found[name] = _read_text(file)
+    return found
+
+
+def _read_text(path: Path) -> tuple[Box, ...]:
+    lines = _load(path).removeprefix("\ufeff").splitlines()
+    return tuple(
+        _parse_line(line, f"{path} line {number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    )
+
+
+def _parse_line(line: str, where: str) -> Box:
+    numbers: list[float] = []
+    text = False
+    for field in _SEPARATOR.split(line.strip()):
+        try:
+            numbers.append(float(field))
+        except ValueError:
+            text = True
+            break
+    score = None
+    if text and len(numbers) > 8:
+        del numbers[8:]  # the text begins with a number
+    elif len(numbers) > 4 and len(numbers) % 2 and 0 <= numbers[-1] <= 1:
+        score = numbers.pop()
+    if len(numbers) == 4:
+        left, top, right, bottom = numbers
+        numbers = [left, top, right, top, right, bottom, left, bottom]
+    if len(numbers) < 6 or len(numbers) % 2:
+        raise SourceError(
+            f"{where}: expected eight numbers x1,y1,...,x4,y4 (or four, or any even count from "
+            f"six) and perhaps a score, found {len(numbers)}: {line.strip()[:60]!r}."
+        )
+    return Box(_points(numbers, where), score)
+
+
+def _read_json(path: Path) -> dict[str, tuple[Box, ...]]:
+    try:
+        record = json.loads(_load(path))
+    except (ValueError, RecursionError) as exc:
+        raise SourceError(f"{path}: not valid JSON: {exc}.") from exc
+    if not isinstance(record, dict):
+        raise SourceError(f"{path}: expected an object of picture names, found a list or a value.")
+    return {
+        str(key): tuple(
+            _parse_box(box, f"{path}: {key!r}, box {position}")
+            for position, box in enumerate(boxes if isinstance(boxes, list) else [boxes])
+        )
+        for key, boxes in record.items()
+    }
+
+
+def _parse_box(record: Any, where: str) -> Box:
+    score = None
+    if isinstance(record, dict):
+        score = record.get("score")
+        record = record.get("points")
+    if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
+        raise SourceError(f"{where}: its score is {score!r}, not a number.")
+    return Box(_points(record, where), None if score is None else float(score))
+
+
+def _points(record: Any, where: str) -> npt.NDArray[np.float64]:
+    try:
+        flat = np.asarray(record, np.float64).ravel()
+    except (TypeError, ValueError):
+        flat = np.empty(0)
+    if len(flat) < 6 or len(flat) % 2:
+        raise SourceError(f"{where}: expected `points` with three or more pairs of numbers.")
+    if not all(math.isfinite(value) and abs(value) < 2**30 for value in flat.tolist()):
+        raise SourceError(f"{where}: a coordinate is not finite, or larger than any picture.")
+    return flat.reshape(-1, 2)
+
+
+def _load(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError as exc:
+        raise SourceError(f"{path}: cannot be read: {exc.strerror or exc}.") from exc

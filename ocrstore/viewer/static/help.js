@@ -1,0 +1,52 @@
+// The page of keys and filters.
+
+import { find, make } from "./dom.js";
+
+const KEYS = [
+  ["Grid", [["← → ↑ ↓", "move"], ["j k", "next, previous"], ["Enter", "open"], ["/", "filter"], ["o", "outlines"]]],
+  ["Sample", [["← → or j k", "previous, next"], ["+ − 0 1", "zoom, fit, one to one"], ["Shift + arrows", "move the picture"], ["b", "original or baked"], ["c", "compare the two"], ["Esc", "back to the grid"]]],
+  ["Layers", [["p i t", "polygons, ignored, texts"], ["d", "predictions"], ["m h", "probability, threshold map"], ["x y", "their masks"]]],
+];
+const FILTERS = [
+  ["width > 1000 and polygons.count >= 5", "numbers"],
+  ['key ~ "img_1"', "a regular expression in a text"],
+  ['texts ~ "total" or ignored.true = 0', "any of a list of texts"],
+  ["not annotated", "true or false"],
+  ["hmean < 0.5", "with predictions"],
+];
+
+export function fillHelp(facts) {
+  const columns = KEYS.map(([title, rows]) => {
+    const list = make("dl", {});
+    for (const [key, what] of rows) list.append(make("dt", {}, make("kbd", {}, key)), make("dd", {}, what));
+    return make("section", {}, make("h3", {}, title), list);
+  });
+  const filters = make("dl", { class: "filters" });
+  for (const [text, what] of FILTERS) {
+    filters.append(make("dt", {}, make("code", {}, text)), make("dd", {}, what));
+  }
+  const names = make("p", { class: "names" });
+  for (const { name, kind } of facts.fields) names.append(make("code", { title: kind }, name), " ");
+  const sql = facts.sql
+    ? "Press SQL for conditions in SQL over the same fields, lists included."
+    : "SQL conditions come with duckdb: pip install 'ocrstore[sql]'.";
+  find("help").replaceChildren(
+    make(
+      "form",
+      { method: "dialog" },
+      make("header", {}, make("h2", {}, "Keys and filters"), make("button", { class: "button icon", "aria-label": "Close" }, "×")),
+      make("div", { class: "columns" }, ...columns),
+      make("h3", {}, "Filters"),
+      filters,
+      make("p", { class: "soft" }, sql),
+      make("h3", {}, "Fields"),
+      names,
+    ),
+  );
+}
+
+export function toggleHelp() {
+  const help = find("help");
+  if (help.open) help.close();
+  else help.showModal();
+}
