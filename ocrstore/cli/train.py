@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,10 @@ def train_command(store: Path, **options: Any) -> int:
         from ocrstore.torch.dbnet.model import ModelConfig
     # its notes on hardware and on other products would hide what matters
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's, about torch's own
+    warnings.filterwarnings(
+        "ignore", message="Checkpoint directory .* exists"
+    )  # the logs are in it
     devices = options.pop("devices")
     model = ModelConfig(
         backbone=options.pop("backbone"), width=options.pop("width"), inner=options.pop("inner")
