@@ -38,7 +38,7 @@ test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 coverage: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/format --cov=ocrstore.format --cov-report=term-missing
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
 
 bench: setup
 	$(BIN)/python tools/bench_format.py

@@ -393,3 +393,16 @@ def test_added_jpeg_columns_hold_jpeg_bytes(quick_path):
     ocrstore.add_column(path, "picture", spec, [ocrstore.Encoded(b"\xff\xd8...", (4, 4, 3))])
     assert bytes(ocrstore.open(path)["picture"].stored(0)) == b"\xff\xd8..."
     _check_whole(path, 1)
+
+
+def test_a_target_that_appears_meanwhile_is_not_replaced(quick_path):
+    """A file that somebody puts at the target during a build stays; the build says so."""
+    target = quick_path / "a.ocrs"
+    with (
+        pytest.raises(ocrstore.StoreExistsError, match="overwrite"),
+        ocrstore.create(target, {}) as writer,
+    ):
+        writer.append("a", {})
+        target.write_text("somebody else's")
+    assert target.read_text() == "somebody else's"
+    assert [path.name for path in quick_path.iterdir()] == ["a.ocrs"]

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocrstore.blocks import BlockPool
 from ocrstore.errors import SchemaError
-from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MapParams, Maps, draw_maps
-from ocrstore.outlines import find_convex, measure
+from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MAX_POINTS, MapParams, Maps, draw_maps
+from ocrstore.maps.border import BorderPainter
+from ocrstore.maps.memory import BlockPool
+from ocrstore.maps.outlines import measure
 
 NAMES = ("prob_map", "prob_mask", "thresh_map", "thresh_mask")
 SQUARE = np.array([[20, 20], [60, 20], [60, 60], [20, 60]], np.float64)
@@ -284,6 +285,18 @@ def test_ten_thousand_polygons() -> None:
         assert np.array_equal(getattr(whole, name), merged), name
 
 
+def test_hundreds_of_crossing_edges() -> None:
+    """A scribble whose edges cross everywhere gives the reference's maps."""
+    check([np.random.default_rng(2).uniform(0, 100, (300, 2))])
+
+
+def test_as_many_points_as_are_allowed() -> None:
+    """A polygon of the most points is drawn: here with many points to a pixel."""
+    angles = np.linspace(0, 2 * math.pi, MAX_POINTS, endpoint=False)
+    circle = 30 + 20 * np.stack((np.cos(angles), np.sin(angles)), axis=1)
+    check([circle], 60, 60)
+
+
 def test_order_makes_no_difference() -> None:
     """Overlaps combine by maximum and minimum, so the order does not show."""
     polygons = [word(70, 22, a, (50 + 5 * a, 48)) for a in np.arange(0, 6, 0.7)]
@@ -400,6 +413,7 @@ def test_wrong_parameters_are_refused(wrong: dict[str, float]) -> None:
         ([["a", "b"]] * 3, "polygon 1 has shape .* and type <U1"),
         (np.ones((3, 2), complex), "complex128"),
         ([[None, None]] * 3, "object"),
+        (np.zeros((MAX_POINTS + 1, 2)), "polygon 1 has 4097 points; .* at most 4096: simplify it"),
     ],
 )
 def test_what_is_no_polygon_is_refused(polygon: object, message: str) -> None:
@@ -583,14 +597,20 @@ def test_few_blocks_are_kept() -> None:
 
 def test_convexity() -> None:
     """Only what turns once, forwards, is convex."""
-    polygons = {
-        "square": SQUARE,
-        "backwards": SQUARE[::-1],
-        "on edges": CASES["points on the edges"][0],
-    }
-    others = ["concave", "pentagram", "figure eight", "around twice", "duplicated points", "spike"]
-    found = find_convex(measure([*polygons.values(), *(CASES[name][0] for name in others)]))
-    assert found.tolist() == [True] * len(polygons) + [False] * len(others)
+    squares = [SQUARE, SQUARE[::-1], SQUARE * 1e6, np.roll(SQUARE, 1, axis=0)]
+    crossed = [CASES[name][0][:4] for name in ("figure eight", "the same point", "concave")]
+    crossed.append(np.array([[10, 10], [90, 10], [30, 30], [10, 90]]))
+    assert are_convex([*squares, *crossed]) == [True] * 4 + [False] * 4
+    assert are_convex(CASES["points on the edges"]) == [True]
+    for name in ("concave", "pentagram", "around twice", "duplicated points", "spike"):
+        assert are_convex(CASES[name]) == [False], name
+
+
+def are_convex(polygons: list[np.ndarray]) -> list[bool]:
+    """Ask for polygons with the same number of points."""
+    (outlines,) = measure(polygons)
+    painter = BorderPainter(outlines, np.ones(len(polygons)), thresh_min=0.3, thresh_max=0.7)
+    return painter.convex.tolist()
 
 
 def test_the_algorithm_has_a_name() -> None:

@@ -61,7 +61,9 @@ class Ready(Dataset):
         self.cache = {}
         for row in range(len(store)):
             self.cache[row] = {
-                "images": torch.from_numpy(store["tensor"][row].copy()).permute(2, 0, 1),
+                "images": torch.from_numpy(store["tensor"][row].copy())
+                .permute(2, 0, 1)
+                .contiguous(),
                 "prob_maps": torch.from_numpy(store["prob_map"][row].copy())[None],
                 "thresh_maps": torch.from_numpy(store["thresh_map"][row].copy())[None],
             }
@@ -95,7 +97,7 @@ class Mapped(Dataset):
         if self.arrays is None:
             self.arrays = self._open()
         return {
-            "images": torch.from_numpy(self.arrays["images"][row]).permute(2, 0, 1),
+            "images": torch.from_numpy(self.arrays["images"][row]),
             "prob_maps": torch.from_numpy(self.arrays["prob_maps"][row])[None],
             "thresh_maps": torch.from_numpy(self.arrays["thresh_maps"][row])[None],
         }
@@ -124,8 +126,10 @@ def copy_into(batch, buffers) -> None:
     batch.copy_into(buffers)
 
 
-def make_buffers() -> dict[str, torch.Tensor]:
+def make_buffers(*, planar: bool = False) -> dict[str, torch.Tensor]:
     images = torch.zeros(BATCH, SIZE, SIZE, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    if planar:
+        images = images.contiguous()  # as default collation leaves them, so that all only memcpy
     halves = {n: torch.zeros(BATCH, 1, SIZE, SIZE, dtype=torch.float16) for n in NAMES[1:]}
     return {"images": images, **halves}
 
@@ -164,7 +168,7 @@ class Contender:
         self.loader = DataLoader(
             dataset, batch_size=BATCH, num_workers=workers, shuffle=shuffle, **options
         )
-        self.buffers = make_buffers()
+        self.buffers = make_buffers(planar=isinstance(dataset, Ready))
 
     def run(self, consume) -> float:
         count = 0
@@ -254,22 +258,28 @@ def make_pictures(folder: Path, count: int) -> Path:
 class Files(Dataset):
     """JPEG files through the same transform, maps drawn after it: what training usually does."""
 
-    def __init__(self, samples, transform) -> None:
+    def __init__(self, samples, transform, *, by_opencv: bool) -> None:
         from ocrstore.torch.augment import Augmentation
 
         self.samples, self.augment = samples, Augmentation(transform)
+        self.by_opencv = by_opencv
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        import cv2
+
         from ocrstore.decode import decode
         from ocrstore.halves import to_float16
         from ocrstore.maps import draw_maps
         from ocrstore.torch.view import Annotation
 
         sample = self.samples[row]
-        pixels = decode(sample.path.read_bytes()).pixels
+        if self.by_opencv:
+            pixels = cv2.cvtColor(cv2.imread(str(sample.path)), cv2.COLOR_BGR2RGB)
+        else:
+            pixels = decode(sample.path.read_bytes()).pixels
         ignored = [polygon.ignored for polygon in sample.polygons]
         texts = [polygon.text for polygon in sample.polygons]
         given = Annotation([polygon.points for polygon in sample.polygons], ignored, texts)
@@ -285,17 +295,13 @@ class Files(Dataset):
         }
 
 
-def make_transform():
-    import albumentations
+def make_transform(crop_first: bool):
+    import albumentations as A
 
-    return albumentations.Compose(
-        [
-            albumentations.HorizontalFlip(p=0.5),
-            albumentations.Affine(rotate=(-10, 10), p=1),
-            albumentations.RandomCrop(SIZE, SIZE, pad_if_needed=True),
-            albumentations.ColorJitter(p=0.5),
-        ]
-    )
+    flip, rotate = A.HorizontalFlip(p=0.5), A.Affine(rotate=(-10, 10), p=1)
+    crop, colour = A.RandomCrop(SIZE, SIZE, pad_if_needed=True), A.ColorJitter(p=0.5)
+    steps = [crop, flip, rotate, colour] if crop_first else [flip, rotate, crop, colour]
+    return A.Compose(steps)
 
 
 def make_training_store(path: Path, samples) -> None:
@@ -313,92 +319,134 @@ def make_training_store(path: Path, samples) -> None:
             writer.append(sample.key, {"image": pixels}, attributes=attributes)
 
 
-def augmented(folder: Path, rounds: int, count: int) -> None:
-    from concurrent.futures import ThreadPoolExecutor
+def cpu_seconds(loader) -> float:
+    """Return the processor time of this process and a loader's workers: true also on a busy machine."""
+    times = os.times()
+    total = times.user + times.system
+    for worker in getattr(getattr(loader, "_iterator", None), "_workers", ()):
+        fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
 
+
+def run_augmented(batches) -> tuple[float, float]:
+    """Return samples/s and milliseconds of processor time for each sample."""
+    iterator = iter(batches)
+    seen, spent, started = 0, cpu_seconds(batches), time.perf_counter()
+    for batch in iterator:
+        seen += len(batch["images"])
+        touch(batch, None)
+    seconds = time.perf_counter() - started
+    return seen / seconds, 1000 * (cpu_seconds(batches) - spent) / seen
+
+
+class InThreads:
+    """Two threads of this process instead of two workers."""
+
+    def __init__(self, path: Path, crop_first: bool, count: int) -> None:
+        self.count = count
+        self.datasets = [
+            OCRStoreDataset(path, transform=make_transform(crop_first)) for _ in range(2)
+        ]
+
+    def __iter__(self):
+        from concurrent.futures import ThreadPoolExecutor
+
+        from ocrstore.torch.collate import stack_computed
+
+        rows = torch.randperm(self.count).tolist()
+        parts = [rows[start : start + BATCH] for start in range(0, self.count, BATCH)]
+
+        def make(number):
+            return stack_computed(self.datasets[number % 2].__getitems__(parts[number]))
+
+        with ThreadPoolExecutor(1) as even, ThreadPoolExecutor(1) as odd:
+            futures = [(even, odd)[n % 2].submit(make, n) for n in range(len(parts))]
+            while futures:
+                yield futures.pop(0).result()
+
+
+def augmented(folder: Path, rounds: int, count: int) -> None:
     from ocrstore.sources import open_source
-    from ocrstore.torch import exchange
-    from ocrstore.torch.collate import stack_computed
 
     pictures = make_pictures(folder, count)
     source = open_source(pictures / "images", annotations=pictures / "gt")
     samples = [sample for sample, _ in zip(source, range(count))]
     path = folder / "training.ocrs"
     make_training_store(path, samples)
-    files = Files(samples, make_transform())
-    ours = OCRStoreDataset(path, transform=make_transform())
+    for crop_first in (False, True):
+        augmented_once(path, samples, rounds, crop_first)
+
+
+def augmented_once(path: Path, samples, rounds: int, crop_first: bool) -> None:
+    from ocrstore.torch import exchange
+
+    count = len(samples)
+    opencv = Files(samples, make_transform(crop_first), by_opencv=True)
+    turbo = Files(samples, make_transform(crop_first), by_opencv=False)
+    ours = OCRStoreDataset(path, transform=make_transform(crop_first))
     ours.warm()
 
     def loader(dataset, workers):
         options = {"persistent_workers": True} if workers else {}
         return DataLoader(dataset, BATCH, shuffle=True, num_workers=workers, **options)
 
-    def run(batches) -> float:
-        seen = 0
-        started = time.perf_counter()
-        for batch in batches:
-            seen += len(batch["images"])
-            touch(batch, None)
-        return seen / (time.perf_counter() - started)
-
-    def in_threads():
-        datasets = [OCRStoreDataset(path, transform=make_transform()) for _ in range(2)]
-        rows = torch.randperm(count).tolist()
-        parts = [rows[start : start + BATCH] for start in range(0, count, BATCH)]
-
-        def make(number):
-            return stack_computed(datasets[number % 2].__getitems__(parts[number]))
-
-        with ThreadPoolExecutor(1) as even, ThreadPoolExecutor(1) as odd:
-            futures = [(even, odd)[n % 2].submit(make, n) for n in range(len(parts))]
-            for future in futures:
-                yield future.result()
-
-    contenders = {"JPEG files, 2 workers": loader(files, 2), "ocrstore, 2 workers": loader(ours, 2)}
+    contenders = {
+        "JPEG by OpenCV, 2 workers": loader(opencv, 2),
+        "JPEG by ocrstore, 2 workers": loader(turbo, 2),
+        "ocrstore, 2 workers": loader(ours, 2),
+    }
     for batches in contenders.values():
-        run(batches)
+        run_augmented(batches)
     exchange.supported = False
-    contenders["ocrstore, 2 workers, torch's sharing"] = loader(ours, 2)
-    run(contenders["ocrstore, 2 workers, torch's sharing"])
+    contenders["the same through torch's sharing"] = loader(ours, 2)
+    run_augmented(contenders["the same through torch's sharing"])
     exchange.supported = True
+    contenders["ocrstore, 2 threads"] = InThreads(path, crop_first, count)
     contenders["ocrstore, no workers"] = loader(ours, 0)
-    contenders["JPEG files, no workers"] = loader(files, 0)
-    results: dict[str, list[float]] = {}
+    results: dict[str, list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for name, batches in contenders.items():
-            results.setdefault(name, []).append(run(batches))
-        results.setdefault("ocrstore, 2 threads", []).append(run(in_threads()))
-    base = results["JPEG files, 2 workers"]
-    print(f"\naugmented training: {count} pictures, flip, rotate, crop, colour, maps redrawn")
+            results.setdefault(name, []).append(run_augmented(batches))
+    base = results["JPEG by OpenCV, 2 workers"]
+    order = "crop, flip, rotate, colour" if crop_first else "flip, rotate, crop, colour"
+    print(f"\naugmented training: {count} pictures; {order}; maps redrawn")
     for name, values in results.items():
-        ratio = median([mine / theirs for mine, theirs in zip(values, base)])
-        print(f"{name:>38} | {median(values):>7.1f} samples/s | {ratio:>5.2f} of JPEG files")
-    profile(ours, files)
+        ratio = median([mine[0] / theirs[0] for mine, theirs in zip(values, base)])
+        spent = median([cpu for _, cpu in values])
+        less = median([theirs[1] for theirs in base]) / spent
+        print(
+            f"{name:>34} | {median([rate for rate, _ in values]):>6.1f} samples/s {ratio:>5.2f}x"
+            f" | {spent:>5.1f} ms of processor {less:>5.2f}x"
+        )
+    for name, dataset in (("ocrstore", ours), ("JPEG by OpenCV", opencv)):
+        profile(name, dataset)
 
 
-def profile(ours, files) -> None:
+def profile(name: str, dataset) -> None:
     """Say where the time of one augmented sample goes."""
     import cProfile
     import pstats
 
-    for name, dataset in (("ocrstore", ours), ("JPEG files", files)):
-        profiler = cProfile.Profile()
-        profiler.enable()
-        for row in range(min(40, len(dataset))):
-            dataset[row]
-        profiler.disable()
-        stats = pstats.Stats(profiler)
-        parts = {"decode": 0.0, "transform": 0.0, "draw_maps": 0.0, "to_float16": 0.0}
-        for (file, _, function), (_, _, _, cumulative, _) in stats.stats.items():
-            if function == "decode" and "decode" in file:
-                parts["decode"] = max(parts["decode"], cumulative)
-            elif function == "__call__" and file.endswith("composition.py"):
-                parts["transform"] = max(parts["transform"], cumulative)
-            elif function in ("draw_maps", "to_float16"):
-                parts[function] = max(parts[function], cumulative)
-        total = stats.total_tt
-        shares = ", ".join(f"{part} {100 * spent / total:.0f} %" for part, spent in parts.items())
-        print(f"{name:>38} | {1000 * total / min(40, len(dataset)):.1f} ms per sample: {shares}")
+    count = min(40, len(dataset))
+    profiler = cProfile.Profile(time.process_time)
+    profiler.enable()
+    for row in range(count):
+        dataset[row]
+    profiler.disable()
+    stats = pstats.Stats(profiler)
+    parts = {"decoding": 0.0, "transform": 0.0, "maps": 0.0, "float16": 0.0}
+    for (file, _, function), (_, _, _, cumulative, _) in stats.stats.items():
+        if "imread" in function or "cvtColor" in function:
+            parts["decoding"] += cumulative
+        elif function == "__call__" and file.endswith("composition.py"):
+            parts["transform"] = max(parts["transform"], cumulative)
+        elif function in ("draw_maps", "to_float16"):
+            parts["maps" if function == "draw_maps" else "float16"] += cumulative
+    total = stats.total_tt
+    parts["the rest"] = total - sum(parts.values())
+    shares = ", ".join(f"{part} {1000 * spent / count:.1f}" for part, spent in parts.items())
+    print(f"{name:>34} | one sample: {1000 * total / count:.1f} ms of processor: {shares}")
 
 
 FIRST_BATCH = """

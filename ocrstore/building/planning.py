@@ -116,9 +116,12 @@ def plan_build(
             "choose another name, or --force to replace it"
         )
     views = check_views((asked, *(v for v in before if not v.default and v.name != asked.name)))
-    changes = compare(source, known_from(old.index), maps_folder=maps_folder)
+    known = known_from(old.index)
+    changes = compare(source, known, maps_folder=maps_folder)
     recipe_reasons = _recipe_reasons(before, views)
     decoder_reasons = _decoder_reasons(old.metadata, families)
+    if len(old) and not known:
+        decoder_reasons.append("it is not recorded which files the samples were made from")
     reasons = [*recipe_reasons, *decoder_reasons, *changes.reasons()]
     copied = frozenset() if decoder_reasons else _copied(old, before, views)
     columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}

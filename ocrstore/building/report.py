@@ -86,6 +86,7 @@ class BuildReport:
         """Write the report as a JSON file."""
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
         try:
-            Path(path).write_text(text + "\n", "utf-8")
+            # an undecodable byte in a path becomes an escape, which JSON has, too
+            Path(path).write_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as exc:
             raise WriteError(f"{path}: the report cannot be written: {exc.strerror}") from exc

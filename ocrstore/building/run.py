@@ -153,6 +153,8 @@ class _Run:
                 )
             writer.reorder(self.source.keys)
             self._describe(writer)
+            if plan.old is not None:
+                plan.old.close()  # some systems do not replace a file that is mapped
 
     def finish(self) -> BuildReport:
         """Complete the report from the store as it is now."""
@@ -305,6 +307,6 @@ class _Run:
 def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
     """Choose who derives the samples: worker processes, or for a few of them this one."""
     wanted = usable_cpus() if workers is None else workers
-    if wanted == 0 or (workers is None and samples <= FEW):
+    if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
     return Pool(job, workers=max(1, min(wanted, samples)))

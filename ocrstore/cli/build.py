@@ -219,6 +219,8 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
         out.print(f"{sign} {count} {kind}: {escape(meaning)}")
         for problem in [p for p in result.problems if p.kind == kind][:_SHOWN]:
             where = f"{problem.key}: " if problem.key else ""
+            if problem.message.startswith(where):
+                where = ""
             out.print(f"    {escape(where + problem.message)}", style="dim")
         if count > _SHOWN:
             hint = "the report lists all" if report else "--report lists all"
@@ -229,12 +231,14 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     made += f", {result.removed} removed" if result.removed else ""
     facts.add_row("samples", f"[bold]{result.samples}[/] of {result.pictures} pictures; {made}")
     if result.skipped:
-        facts.add_row("skipped", f"[red]{len(result.skipped)}[/] pictures")
+        count = len(result.skipped)
+        facts.add_row("skipped", f"[red]{count}[/] picture{'' if count == 1 else 's'}")
     facts.add_row("polygons", f"{result.polygons}, {result.ignored_polygons} of them ignored")
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
     facts.add_row("columns", escape(sizes))
     facts.add_row("file", f"{human_bytes(result.nbytes)}, fingerprint {result.fingerprint[:16]}…")
-    facts.add_row("time", f"{result.seconds:.1f} s, {result.rate:.0f} samples/s")
+    rate = f", {result.rate:.0f} samples/s" if result.derived else ""
+    facts.add_row("time", f"{result.seconds:.1f} s{rate}")
     out.print(facts)
     if result.ok:
         out.print(f"[green]✓[/] {escape(result.store)}")

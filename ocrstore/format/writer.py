@@ -62,6 +62,7 @@ class Writer:
         schema: pa.Schema | None,
         metadata: Mapping[str, Any],
         token: str | None = None,
+        overwrite: bool = True,
         action: str = "append",
         group_options: Mapping[str, int] | None = None,
     ) -> None:
@@ -75,6 +76,7 @@ class Writer:
         self._partial = partial
         self._schema = schema
         self._token = token
+        self._overwrite = overwrite
         self._action = action
         self._pid = os.getpid()
         self._open = True
@@ -261,6 +263,7 @@ class Writer:
             self._container.finish()
         self._container.close()
         if self._partial is not None:
+            check_target(self.path, overwrite=self._overwrite)  # it may have appeared meanwhile
             publish(self._partial, self.path, locks=self._locks)
 
     def _index_table(self) -> pa.Table:
@@ -361,6 +364,7 @@ def create(
         schema=schema,
         metadata=metadata,
         token=resume,
+        overwrite=overwrite,
         action=action,
         group_options={name: value for name, value in options.items() if value is not None},
     )

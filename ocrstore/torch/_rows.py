@@ -67,6 +67,8 @@ class RowLayout:
         """Split rows into runs that adjoin in the file: (position in `rows`, count, file
         offset).
         """
+        if not len(rows):
+            return []
         offsets = self.offsets[rows]
         breaks = np.flatnonzero(np.diff(offsets) != self.pitch) + 1
         starts = np.concatenate(([0], breaks)).tolist()

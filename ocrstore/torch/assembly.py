@@ -52,7 +52,10 @@ def map_fresh(file: FileHandle, layout: RowLayout, rows: IntArray) -> AnyArray |
     start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     # the last row ends inside its last page: what follows it may be the end of the file
     nbytes = (len(rows) - 1) * layout.pitch + layout.nbytes
-    mapping = mmap.mmap(file.fd, offset - start + nbytes, access=mmap.ACCESS_COPY, offset=start)
+    try:
+        mapping = mmap.mmap(file.fd, offset - start + nbytes, access=mmap.ACCESS_COPY, offset=start)
+    except OSError:
+        return None  # no address space, or strict overcommit: the caller copies
     whole: AnyArray = np.ndarray(
         (len(rows), *layout.shape),
         layout.dtype,

@@ -21,20 +21,64 @@ from ocrstore.torch.exchange import SlotTicket, receive, take_slot
 from ocrstore.torch.fields import Field, as_tensor, field_of, pack_polygons, unpack_polygons
 from ocrstore.torch.parts import Parts, join
 from ocrstore.torch.records import Batch, OutgoingBatch, Sample
+from ocrstore.torch.recycling import give_back
 
 _ALIGNMENT = 64
 
 
-class SampleList(list[Sample]):
-    """The samples of one call to a data set, with their rows described once for all."""
+class SampleList(Sequence[Sample]):
+    """The samples of one call to a data set; each is made when it is asked for.
 
-    def __init__(self, samples: Sequence[Sample], parts: Parts | None = None) -> None:
-        super().__init__(samples)
+    The default collation needs none of them. A collate function of the user's own sees a sequence.
+    """
+
+    def __init__(self, parts: Parts) -> None:
         self.parts = parts
+
+    def __len__(self) -> int:
+        return len(self.parts.local)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [Sample(self.parts.one(i)) for i in range(len(self))[index]]
+        return Sample(self.parts.one(range(len(self))[index]))
 
 
 class Computed(dict[str, Any]):
     """A transformed sample: its arrays as they will be stacked (HWC, HW), and its annotations."""
+
+    recyclable = False
+    """Whether nobody else points to its arrays."""
+
+
+class ComputedList(Sequence[Sample]):
+    """Transformed samples of one call to a data set, for the default collation or for the
+    user's.
+    """
+
+    def __init__(self, computed: list[Computed]) -> None:
+        self.computed = computed
+
+    def __len__(self) -> int:
+        return len(self.computed)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [show_sample(computed) for computed in self.computed[index]]
+        return show_sample(self.computed[index])
+
+
+def show_sample(computed: Computed) -> Sample:
+    """Return a transformed sample with its tensors turned as records show them."""
+    taken: dict[str, Any] = {}
+    for name, value in computed.items():
+        if isinstance(value, np.ndarray):
+            taken[name] = _show(name, np.ascontiguousarray(value)[None])[0]
+        else:
+            taken[name] = value
+    if "raw_size" in taken:
+        taken["raw_size"] = torch.tensor(taken["raw_size"], dtype=torch.int64)
+    return Sample(None, taken)
 
 
 def plural_of(name: str) -> str:
@@ -46,12 +90,16 @@ def plural_of(name: str) -> str:
 
 def collate(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001  # torch's signature
     """Return a batch of samples: by reference where nothing of them was taken or changed."""
+    if isinstance(samples, ComputedList):
+        return collate_computed(samples.computed)
     inside = get_worker_info() is not None
     kind = OutgoingBatch if inside else Batch
-    if all(sample.is_reference for sample in samples):
-        parts = samples.parts if isinstance(samples, SampleList) else None
-        if parts is None:
-            parts = join([sample._parts for sample in samples if sample._parts is not None])
+    parts: Parts | None = None
+    if isinstance(samples, SampleList):
+        parts = samples.parts
+    elif all(sample.is_reference for sample in samples):
+        parts = join([sample._parts for sample in samples if sample._parts is not None])
+    if parts is not None:
         if inside:
             parts.bring_in()
         return kind(parts)
@@ -69,7 +117,7 @@ def _as_computed(sample: Sample) -> Computed:
     return computed
 
 
-def collate_computed(samples: Sequence[Computed], *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001  # torch's signature
+def collate_computed(samples: Sequence[Computed]) -> Any:
     """Return a batch of transformed samples; in a worker it is stacked where it will be sent."""
     first = samples[0]
     for name, value in first.items():
@@ -79,7 +127,18 @@ def collate_computed(samples: Sequence[Computed], *, collate_fn_map: Any = None)
                     raise _differ(name, first, other)
     if get_worker_info() is not None:
         return ComputedBatch(list(samples))
-    return stack_computed(samples)
+    batch = stack_computed(samples)
+    _recycle(samples)
+    return batch
+
+
+def _recycle(samples: Sequence[Computed]) -> None:
+    """Let the next samples be computed into what these were, now that they are stacked."""
+    for sample in samples:
+        for value in sample.values():
+            if isinstance(value, np.ndarray) and sample.recyclable:
+                give_back(value)
+        sample.clear()
 
 
 def _differ(name: str, first: Computed, other: Computed) -> SchemaError:
@@ -134,6 +193,8 @@ class ComputedBatch:
 
 def _send(batch: ComputedBatch) -> tuple[Any, ...]:
     """Stack a batch into a slot of shared memory that is used again and again."""
+    if not batch.samples:
+        raise RuntimeError("a batch of a worker can be sent once only")
     first = batch.samples[0]
     count = len(batch.samples)
     layout: list[tuple[str, str, tuple[int, ...], int]] = []
@@ -146,6 +207,7 @@ def _send(batch: ComputedBatch) -> tuple[Any, ...]:
     if slot is None:
         return batch.__reduce__()
     ticket, memory = slot
+    samples = batch.samples
     for name, dtype, shape, offset in layout:
         target: AnyArray = np.ndarray(shape, dtype, memory, offset)
         for position, sample in enumerate(batch.samples):
@@ -156,6 +218,8 @@ def _send(batch: ComputedBatch) -> tuple[Any, ...]:
             continue
         values = [sample[name] for sample in batch.samples]
         others[name] = [pack_polygons(v) for v in values] if name == "polygons" else values
+    batch.samples = []  # sent once and for all
+    _recycle(samples)
     return _receive, (ticket, layout, others)
 
 
@@ -177,5 +241,4 @@ def _receive(
 
 
 default_collate_fn_map[Sample] = collate
-default_collate_fn_map[Computed] = collate_computed
 ForkingPickler.register(ComputedBatch, _send)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from ocrstore.errors import (
@@ -20,8 +19,13 @@ from ocrstore.errors import (
     UnknownRowError,
 )
 from ocrstore.torch._rows import IntArray
-from ocrstore.torch.collate import Computed, SampleList
-from ocrstore.torch.fields import Field, as_tensor, field_of
+from ocrstore.torch.collate import (
+    Computed,
+    ComputedList,
+    SampleList,
+    collate_computed,
+    show_sample,
+)
 from ocrstore.torch.memory import Strategy
 from ocrstore.torch.parts import Parts
 from ocrstore.torch.records import Batch, OutgoingBatch, Sample
@@ -103,21 +107,21 @@ class OCRStoreDataset(Dataset[Any]):
             return self._batch(np.asarray(index, np.int64))
         row = self._check(int(index))
         if self._training is not None:
-            return _shown(self._compute(row))
+            return show_sample(self._compute(row))
         parts = self._parts(np.array([row], np.int64))
         if get_worker_info() is not None:
             self._bring_in(parts)
         return Sample(parts)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return what a DataLoader collates into one batch."""
         rows = self._check_all(np.asarray(indices, np.int64))
         if self._training is not None:
-            return [self._compute(row) for row in rows.tolist()]
+            return ComputedList(self._compute_all(rows))
         parts = self._parts(rows)
         if get_worker_info() is None:
             self._ask_for_next(rows)
-        return SampleList([Sample(parts)] * len(rows), parts)
+        return SampleList(parts)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[row] for row in range(len(self)))
@@ -125,9 +129,7 @@ class OCRStoreDataset(Dataset[Any]):
     def _batch(self, rows: IntArray) -> Any:
         checked = self._check_all(rows)
         if self._training is not None:
-            from ocrstore.torch.collate import collate_computed
-
-            return collate_computed([self._compute(row) for row in checked.tolist()])
+            return collate_computed(self._compute_all(checked))
         parts = self._parts(checked)
         if get_worker_info() is not None:
             self._bring_in(parts)
@@ -170,6 +172,13 @@ class OCRStoreDataset(Dataset[Any]):
         assert self._training is not None
         number = int(np.searchsorted(self._starts, row, "right")) - 1
         return self._training[number].compute(row - int(self._starts[number]), row)
+
+    def _compute_all(self, rows: IntArray) -> list[Computed]:
+        """Return transformed samples that only the collation will see."""
+        samples = [self._compute(row) for row in rows.tolist()]
+        for sample in samples:
+            sample.recyclable = True
+        return samples
 
     def _ask_for_next(self, rows: IntArray) -> None:
         """While one sequential batch is used, let the system read the one after it."""
@@ -269,17 +278,3 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
         lines = diff_json(expect.to_json(), view.recipe["recipe"])
         message += "; expected -> found:\n  " + "\n  ".join(lines)
     raise RecipeMismatchError(message + "\nBuild the store again, or ask for what it holds.")
-
-
-def _shown(computed: Computed) -> Sample:
-    """Return a transformed sample with tensors turned as a batch shows them."""
-    taken: dict[str, Any] = {}
-    for name, value in computed.items():
-        if isinstance(value, np.ndarray):
-            field: Field = field_of("tensor" if name == "image" else name)
-            taken[name] = field.show(as_tensor(np.ascontiguousarray(value))[None])[0]
-        else:
-            taken[name] = value
-    if "raw_size" in taken:
-        taken["raw_size"] = torch.tensor(taken["raw_size"], dtype=torch.int64)
-    return Sample(None, taken)

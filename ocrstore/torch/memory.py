@@ -114,9 +114,16 @@ class ColumnMemory:
                         f"the file has {nbytes} bytes, its rows need {self.layout.end}: it was cut"
                     )
                 if self.strategy == "leases":
-                    self._mapping = ColumnMapping(file, self.layout, self._make_finder(file.fd))
+                    self._mapping = self._map(file)
                 self._file = file
             return self._file, self._mapping
+
+    def _map(self, file: FileHandle) -> ColumnMapping | None:
+        try:
+            return ColumnMapping(file, self.layout, self._make_finder(file.fd))
+        except (OSError, _region.MapLimitError):
+            # strict overcommit, or an address space too small for the column: batch by batch then
+            return None
 
     def _make_finder(self, fd: int) -> Finder:
         return make_finder(self._finder_name) if self._finder_name else best_finder(fd)

@@ -53,6 +53,13 @@ class Parts:
             names = tuple(name for name in names if name in view.columns)
         self.fields = fields_of(names)
 
+    def one(self, position: int) -> Parts:
+        """Return the part that is one sample."""
+        view = self.views[0 if self.which is None else int(self.which[position])]
+        one = slice(position, position + 1)
+        rows = None if self.rows is self.local else self.rows[one]
+        return Parts((view,), self.local[one], rows=rows)
+
     def groups(self) -> list[tuple[StoreView, IntArray, IntArray]]:
         """Return (view, positions in the record, rows of the view) for each view that has any."""
         if self.which is None:

@@ -13,6 +13,7 @@ from ocrstore.torch.assembly import map_fresh
 from ocrstore.torch.augment import Augmentation, Transform, explain
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory import best_strategy
+from ocrstore.torch.recycling import keep
 from ocrstore.torch.view import PICTURE, TENSOR, Annotation, StoreView
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class TrainingView:
                     polygons_in_view(view, row), annotation.ignored, annotation.texts
                 )
             made = self._augment(self._picture(row), annotation, row=number)
-            computed = Computed(image=made.image)
+            computed = Computed(image=keep(made.image))
             computed.update(self._draw(made.image.shape, made.annotation))
         except Exception as exc:  # a transform may raise anything; OpenCV has errors of its own
             raise self._explained(exc, row) from exc
@@ -92,8 +93,9 @@ class TrainingView:
             annotation.polygons, annotation.ignored, shape[0], shape[1], params=self._map_params()
         )
         drawn = {name: getattr(maps, name) for name in self._maps}
+        # copied, because the four share one block that would live as long as any of them
         return {
-            name: to_float16(array) if array.dtype == np.float32 else array
+            name: keep(to_float16(array) if array.dtype == np.float32 else array)
             for name, array in drawn.items()
         }
 

@@ -404,3 +404,18 @@ def test_unannotated_pictures(dataset):
     assert store.attributes("img_000.jpg")["annotated"] is True
     assert kinds(report) == {"no-annotation"} and report.ok
     assert not np.asarray(store["prob_map"][store.row("lonely.jpg")]).any()
+
+
+def test_a_store_without_records_is_made_anew(dataset):
+    """A store whose attributes do not say which files it came from cannot be trusted in parts."""
+    dataset.fill(2)
+    make(dataset)
+    store = ocrstore.open(dataset.store)
+    bare = dataset.root / "bare.ocrs"
+    with ocrstore.create(bare, dict(store.columns), metadata=dict(store.metadata)) as writer:
+        for row, key in enumerate(store.keys):
+            writer.append(key, {name: store[name][row] for name in store.columns})
+    report = build(dataset.images, bare, size=SIZE, workers=0)
+    assert report.action == "rewrite" and report.derived == 2
+    assert "not recorded which files" in "\n".join(report.reasons)
+    assert check_source(bare, dataset.images, workers=0).ok

@@ -95,6 +95,38 @@ def test_ctrl_c(many):
     assert report.resumed == GROUP and report.fingerprint == fresh(many)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
+def test_ctrl_c_on_the_command_line(many):
+    """The command says that nothing is lost, and its exit code is the shell's for Ctrl-C."""
+    script = f"""
+        import os, signal, sys
+        from ocrstore.building import run
+        from ocrstore.cli import main
+
+        tell = run._Run._tell
+
+        def interrupt(self):
+            tell(self)
+            if self._done == 70:
+                os.killpg(0, signal.SIGINT)
+
+        run._Run._tell = interrupt
+        sys.argv = ["ocrstore", "build", {str(many.images)!r}, "--out", {str(many.store)!r},
+                    "--size", "{SIZE}", "--workers", "0"]
+        main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        encoding="utf-8",
+        start_new_session=True,
+        timeout=100,
+    )
+    assert done.returncode == 130 and "goes on where this one stopped" in done.stderr
+    assert go_on(many).resumed == GROUP
+
+
 def test_what_changes_between_the_runs(many):
     """A resumed build sees pictures that changed, went, came, or got another annotation since."""
     body = "if now.done == 100: os.kill(os.getpid(), signal.SIGTERM)"

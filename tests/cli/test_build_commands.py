@@ -132,3 +132,21 @@ def test_wrong_use(images, run, tmp_path, options, words):
     code, _, err = run("build", images, "--out", tmp_path / "x.ocrs", *options)
     assert code in (1, 2) and words in " ".join(err.split())
     assert not (tmp_path / "x.ocrs").exists()
+
+
+def test_plan_where_memory_is_short(images, run, monkeypatch):
+    """The steps, what each saves, and the command; exit code 1 if nothing helps."""
+    from ocrstore.building.memory import Memory
+
+    def memory(nbytes):
+        monkeypatch.setattr(
+            "ocrstore.cli.plan.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
+        )
+
+    memory(120_000)
+    code, out, _ = run("plan", images, "--size", 64)
+    assert code == 0 and "(cgroup)" in out and "with that it fits" in out
+    assert "--codec prob_mask=lz4" in out
+    memory(1000)
+    code, out, _ = run("plan", images, "--size", 64)
+    assert code == 1 and "still does not fit" in out and "--columns tensor" in out

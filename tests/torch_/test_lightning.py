@@ -1,6 +1,7 @@
 """The data module in Lightning: device transfer, going on in mid-epoch, ranks, Hydra."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -133,23 +134,14 @@ def test_hydra_makes_the_module(store_path, tmp_path):
     hydra = pytest.importorskip("hydra.utils")
     omegaconf = pytest.importorskip("omegaconf")
     pytest.importorskip("albumentations")
-    text = f"""
-_target_: ocrstore.torch.OCRDataModule
-train: {store_path}
-val: {store_path}
-batch_size: 8
-num_workers: 0
-columns: [tensor, prob_map]
-train_transform:
-  _target_: albumentations.Compose
-  transforms:
-    - _target_: albumentations.HorizontalFlip
-      p: 0.5
-    - _target_: albumentations.RandomCrop
-      height: 128
-      width: 128
-"""
-    module = hydra.instantiate(omegaconf.OmegaConf.create(text))
+    docs = Path(__file__).parents[2] / "docs" / "training.md"
+    (text,) = re.findall(r"```yaml\n(.*?)```", docs.read_text("utf-8"), flags=re.DOTALL)
+    config = omegaconf.OmegaConf.create(text)
+    crop = config.train_transform.transforms[1]
+    crop.height = crop.width = 128
+    config.update({"train": str(store_path), "val": str(store_path)})
+    config.update({"num_workers": 0, "batch_size": 8, "columns": ["tensor", "prob_map"]})
+    module = hydra.instantiate(config)
     assert isinstance(module, OCRDataModule)
     batch = next(iter(module.train_dataloader()))
     assert batch["images"].shape == (8, 3, 128, 128)

@@ -404,3 +404,18 @@ def test_pin_memory_copies_once(dataset, store, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_batch(dataset[[1, 2]].pin_memory(), store, [1, 2])
     assert any(asked)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_of_ones_own(dataset, store, other_path, workers):
+    """It sees a sequence of samples, each the right one."""
+    several = OCRStoreDataset([dataset.views[0].path, other_path])
+    for source, rows in ((dataset, [5, 9, 2]), (several, [5, 40, 2])):
+        loader = DataLoader(source, 3, sampler=rows, num_workers=workers, collate_fn=list)
+        samples = next(iter(loader))
+        assert [sample["row"] for sample in samples] == rows
+        assert np.array_equal(samples[0]["image"].permute(1, 2, 0), store["tensor"][5])
+        if source is several:
+            assert samples[1]["image_filename"] == "other_003.jpg"
+    assert dataset[[]]["images"].shape == (0, 3, 160, 160)
+    dataset[[]]._parts.bring_in()

@@ -4,6 +4,7 @@ import gc
 import mmap
 import os
 import random
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -428,3 +429,47 @@ def test_no_mapping_or_descriptor_is_left_behind(column):
     gc.collect()
     assert len(Path("/proc/self/maps").read_text().splitlines()) <= maps + 4
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+@linux
+@pytest.mark.parametrize("error", [OSError(12, "mmap"), _region.MapLimitError("mmap")])
+def test_a_column_that_cannot_be_mapped_is_taken_batch_by_batch(column, monkeypatch, error):
+    """Strict overcommit refuses large private mappings; then small ones, then copies do."""
+    memory = memory_of(column, strategy="leases")
+
+    def refuse(*args, **options):
+        raise error
+
+    monkeypatch.setattr(_region.Region, "place", refuse)
+    assert np.array_equal(memory.take(np.arange(3)), column[2][:3])
+    assert np.array_equal(memory.take(rows_of(5, 2)), column[2][[5, 2]])
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    if isinstance(error, OSError):
+        assert memory.take(np.arange(3)).flags.owndata
+
+
+@linux
+def test_interpreter_exit_with_everything_alive(column, tmp_path):
+    """Leases, assembled batches and threads may be alive when Python ends: no crash, no message."""
+    path, layout, _ = column
+    np.save(tmp_path / "offsets.npy", layout.offsets)
+    code = f"""
+import sys, threading
+sys.path.insert(0, {str(Path(_region.__file__).parents[2])!r})
+import numpy as np, torch
+from ocrstore.torch._rows import FileHandle, RowLayout
+from ocrstore.torch.memory import ColumnMemory
+layout = RowLayout(np.load({str(tmp_path / "offsets.npy")!r}), {SHAPE!r}, np.dtype(np.uint16))
+data = np.memmap({str(path)!r}, np.uint8, mode="r")
+memory = ColumnMemory(lambda: FileHandle({str(path)!r}), data, layout)
+held = [torch.from_numpy(memory.take(rows)) for rows in (np.arange(4), np.array([9, 7]))]
+for tensor in held:
+    tensor.fill_(1)
+sys.modules["keeper"] = held
+cycle = [held]
+cycle.append(cycle)
+event = threading.Event()
+threading.Thread(target=event.wait, args=(held,), daemon=True)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -358,14 +358,27 @@ def test_computed_batches_pickle_anywhere(store_path):
     from ocrstore.torch.collate import ComputedBatch
 
     dataset = augmented(store_path)
-    computed = ComputedBatch(dataset.__getitems__([1, 2]))
-    for dumps in (pickle.dumps, ForkingPickler.dumps):
+    computed = ComputedBatch(dataset.__getitems__([1, 2]).computed)
+    for dumps in (pickle.dumps, pickle.dumps, ForkingPickler.dumps):
         batch = pickle.loads(dumps(computed))
         assert torch.equal(batch["images"][1], dataset[2]["image"])
     del batch
+    with pytest.raises(RuntimeError, match="once only"):
+        ForkingPickler.dumps(computed)
     both = ConcatDataset([dataset, dataset])
     batch = next(iter(DataLoader(both, batch_size=3, num_workers=1, sampler=[1, 38, 2])))
     assert torch.equal(batch["images"][1], dataset[1]["image"])
     assert batch["image_filename"] == ["img_001.jpg", "img_001.jpg", "img_002.jpg"]
     assert batch["raw_size"].shape == (3, 2)
     exchange._writers.clear()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_of_ones_own(store_path, workers):
+    """It sees samples with tensors, which are its own."""
+    dataset = augmented(store_path)
+    loader = DataLoader(dataset, batch_size=3, num_workers=workers, collate_fn=list)
+    batches = list(loader)
+    for number, sample in enumerate(sample for batch in batches for sample in batch):
+        assert sample["row"] == number
+        assert torch.equal(sample["image"], dataset[number]["image"])

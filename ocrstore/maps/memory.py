@@ -29,6 +29,7 @@ class BlockPool:
     def __init__(self, *, kept_nbytes: int = _KEPT_NBYTES) -> None:
         self._kept_nbytes = kept_nbytes
         self._free: dict[int, list[Block]] = {}
+        self._lent: dict[int, tuple[weakref.ref[Block], Block]] = {}
 
     @property
     def free_nbytes(self) -> int:
@@ -44,10 +45,13 @@ class BlockPool:
             block = np.empty(room, np.uint8)[:nbytes]
         # views refer to the array below and not to the block, since a memoryview stands between
         lease = np.frombuffer(block.data, np.uint8)
-        weakref.finalize(lease, self._give_back, block).atexit = False
+        # a bare reference: `weakref.finalize` would do the same in ten times the time
+        gone = weakref.ref(lease, self._give_back)
+        self._lent[id(gone)] = (gone, block)
         return lease
 
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, gone: weakref.ref[Block]) -> None:
+        _, block = self._lent.pop(id(gone))
         if self.free_nbytes + block.nbytes > self._kept_nbytes:
             # most likely other sizes are in use now
             self._free.clear()

@@ -1,0 +1,281 @@
+"""The values of threshold maps: exact distances to polygon edges; hides how they are batched.
+
+Two ways lead to the same distances. A convex polygon needs no segment arithmetic: inside it, the
+nearest edge is the nearest line, so the distance is -max(s) over the signed distances s to its
+lines; outside, it is max(s), except in the wedge beyond a corner, where it is the distance to the
+corner. That is an addition and a maximum per edge and pixel, and the wedges of all polygons are
+done at once. Any other polygon goes edge by edge, each over the pixels within D of that edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.maps.memory import POOL
+from ocrstore.maps.offsets import SLACK, Contour, fill
+from ocrstore.maps.outlines import Bools, Floats, Ints, Outlines
+
+Image = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.uint8]
+Number = TypeVar("Number", np.float32, np.uint8)
+
+_TILE_PIXELS = 1 << 14
+"""What is measured in one go: small enough for the cache."""
+_BATCH_PIXELS = 1 << 17
+"""What is measured before it is put on the canvas, polygons that are larger apart."""
+_TILES_TOGETHER = 128
+_TINY = 1e-300
+"""Least divisor: polygons and edges without extent are there, but not used."""
+_MAX_CONVEX_EDGES = 16
+"""With more edges than these, most pixels are far from most edges."""
+_MAX_SLENDERNESS = 2000.0
+"""Perimeter over D up to which float32 gives the values to better than 0.0005."""
+
+
+class _Tile(NamedTuple):
+    """Some whole rows of a polygon's box; `start` is where its pixels begin in the batch."""
+
+    polygon: int
+    left: int
+    top: int
+    width: int
+    height: int
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.width * self.height
+
+    def of(self, batch: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """Return this tile's part of the batch as a picture."""
+        return batch[self.start : self.end].reshape(self.height, self.width)
+
+
+class BorderPainter:
+    """Paints the borders of one picture's polygons; makes what is needed of their edges once."""
+
+    def __init__(
+        self, outlines: Outlines, distances: Floats, *, thresh_min: float, thresh_max: float
+    ) -> None:
+        self._outlines = outlines
+        self._distances = distances
+        self._peak = np.float32(thresh_max)
+        self._slopes = (thresh_max - thresh_min) / np.maximum(distances, _TINY)
+        directions = outlines.edges / np.maximum(outlines.lengths, _TINY)
+        # outwards: to the right of the direction if the area is positive
+        normals = directions[::-1] * np.sign(outlines.areas)[:, None]
+        np.negative(normals[1], out=normals[1])
+        slender = outlines.perimeters > _MAX_SLENDERNESS * distances
+        self._slender = slender.tolist()
+        self._directions = directions
+        self._prepare_corners(directions, normals)
+        self._lined = (self.convex & ~slender).tolist()
+
+    def _prepare_corners(self, directions: Floats, normals: Floats) -> None:
+        """Find the convex polygons, and what of their corners and lines each tile needs."""
+        count = directions.shape[2]
+        following = np.arange(1 - count, 1)
+        leaving, second = directions.take(following, axis=2), normals.take(following, axis=2)
+        products = normals * leaving
+        sines = -(products[0] + products[1])
+        products = normals * second
+        cosines = products[0] + products[1]
+        self.convex = find_convex(self._outlines, sines, cosines)
+        # the part of a wedge in which a line is nearer than D is a kite: the corner, the ends of
+        # both normals, and where the lines at their ends meet; the dilated contour ends it earlier
+        tip = (normals + second) / np.maximum(1 + cosines, _TINY)
+        reach = self._distances[:, None]
+        most = reach + SLACK
+        low = np.minimum(np.minimum(normals, second), np.minimum(tip, 0)) * reach
+        high = np.maximum(np.maximum(normals, second), np.maximum(tip, 0)) * reach
+        self._corners = np.concatenate(
+            (
+                self._outlines.points,
+                normals * self._slopes[:, None],
+                np.maximum(low, -most),
+                np.minimum(high, most),
+                directions,
+                -leaving,
+            )
+        )
+
+    def paint(self, canvas: Image, mask: Mask, dilated: Sequence[tuple[int, Contour]]) -> None:
+        """Raise the canvas to the polygons' values, the mask to 1, in their dilated contours."""
+        height, width = canvas.shape
+        batch: list[tuple[_Tile, Contour]] = []
+        pixels = 0
+        for polygon, contour in dilated:
+            if not len(contour):
+                continue
+            left, top, across, down = cv2.boundingRect(contour)
+            right, bottom = min(left + across, width), min(top + down, height)
+            left, top = max(left, 0), max(top, 0)
+            across, down = right - left, bottom - top
+            if across <= 0 or down <= 0:
+                continue
+            if batch and pixels + across * down > _BATCH_PIXELS:
+                self._paint_batch(canvas, mask, batch, pixels)
+                batch, pixels = [], 0
+            batch.append((_Tile(polygon, left, top, across, down, pixels), contour))
+            pixels += across * down
+        if batch:
+            self._paint_batch(canvas, mask, batch, pixels)
+
+    def _paint_batch(
+        self, canvas: Image, mask: Mask, batch: Sequence[tuple[_Tile, Contour]], pixels: int
+    ) -> None:
+        # in few sizes, so that they come again
+        room = max(2 * pixels + _MAX_CONVEX_EDGES * max(_TILE_PIXELS, canvas.shape[1]), 1 << 19)
+        block = POOL.take(4 << (room - 1).bit_length()).view(np.float32)
+        values = block[:pixels]  # first how far each pixel is below the peak
+        own_mask = block[pixels : 2 * pixels].view(np.uint8)[:pixels]
+        own_mask.fill(0)
+        lined: list[_Tile] = []
+        others: list[_Tile] = []
+        for box, _ in batch:
+            (lined if self._lined[box.polygon] else others).extend(_split(box))
+        for first in range(0, len(lined), _TILES_TOGETHER):
+            some = lined[first : first + _TILES_TOGETHER]
+            self._measure_lines(values, block[2 * pixels :], some)
+        for tile in others:
+            self._measure_segments(tile.of(values), tile)
+        np.subtract(self._peak, values, out=values)
+        # each of OpenCV's functions is far faster on a part of a canvas than numpy's are
+        for box, contour in batch:
+            rows = slice(box.top, box.top + box.height)
+            columns = slice(box.left, box.left + box.width)
+            own, part = box.of(own_mask), mask[rows, columns]
+            fill(own, contour, 1, shift=(-box.left, -box.top))
+            cv2.max(part, own, part)
+            raised, view = box.of(values), canvas[rows, columns]
+            cv2.max(view, raised, raised)
+            cv2.copyTo(raised, own, view)
+
+    def _measure_lines(self, values: Image, scratch: Image, tiles: Sequence[_Tile]) -> None:
+        """Measure convex polygons by their lines, then the wedges beyond their corners."""
+        table = np.array(tiles).T
+        corners = self._corners.take(table[0], axis=1)
+        corners[:2] -= table[1:3, :, None]
+        products = corners[:2] * corners[2:4]
+        down, across = corners[3].astype(np.float32), corners[2].astype(np.float32)
+        constant = (products[0] + products[1]).astype(np.float32)
+        steps = np.arange(np.maximum.reduce(table[3:5], axis=None), dtype=np.float32)
+        along_x = across[:, :, None, None] * steps
+        along_y = down[:, :, None] * steps
+        along_y -= constant[:, :, None]
+        edges = len(along_y[0])
+        for tile, xs, ys in zip(tiles, along_x, along_y[..., None], strict=True):
+            signed = scratch[: edges * tile.width * tile.height]
+            signed = signed.reshape(edges, tile.height, tile.width)
+            np.add(ys[:, : tile.height], xs[:, :, : tile.width], out=signed)
+            np.maximum.reduce(signed, axis=0, out=tile.of(values))
+        pixels = values[tiles[0].start : tiles[-1].end]
+        np.abs(pixels, out=pixels)  # with those of other polygons between, which come later
+        self._measure_wedges(values, corners.reshape(len(corners), -1), table.repeat(edges, axis=1))
+
+    def _measure_wedges(self, values: Image, corners: Floats, tiles: Ints) -> None:
+        """Measure the pixels whose nearest point is a corner; one column for each corner."""
+        polygons, _, _, widths, _, starts = tiles
+        points = corners[:2]
+        begin = np.ceil(np.maximum(points + corners[4:6], 0))
+        end = np.floor(np.minimum(points + corners[6:8], tiles[3:5] - 1))
+        counts = np.maximum(end - begin + 1, 0).astype(np.intp)
+        sizes = counts[0] * counts[1]
+        origin_x, origin_y = begin.astype(np.intp)
+        origins = starts + origin_y * widths + origin_x
+        # what each pixel needs of its corner
+        exact = np.concatenate((begin - points, corners[8:], self._slopes[polygons][None]))
+        whole = np.array((counts[0], widths, origins))
+        ends = sizes.cumsum()
+        begins = ends - sizes
+        # boxes are no larger than tiles, so that batches of them are not much larger either
+        for limit in range(0, int(ends[-1]), _BATCH_PIXELS):
+            first, last = np.searchsorted(begins, (limit, limit + _BATCH_PIXELS)).tolist()
+            if first == last:
+                continue
+            box = np.arange(first, last).repeat(sizes[first:last])
+            index = np.arange(begins[first], ends[last - 1]) - begins.take(box)
+            count, width, origin = whole.take(box, axis=1)
+            down, right = np.divmod(index, count)
+            numbers = exact.take(box, axis=1)
+            offset = numbers[:2]
+            offset[0] += right
+            offset[1] += down
+            # a corner is nearest beyond the end of the edge into it and before that out of it
+            products = numbers[2:6].reshape(2, 2, -1) * offset
+            beyond = products[:, 0] + products[:, 1] >= 0
+            inside = (beyond[0] & beyond[1]).nonzero()[0]
+            origin += down * width + right
+            squares = offset * offset
+            nearest = np.sqrt(squares[0] + squares[1]) * numbers[6]
+            values[origin[inside]] = nearest[inside]
+
+    def _measure_segments(self, view: Image, tile: _Tile) -> None:
+        """Measure a polygon of any form, edge by edge."""
+        reach = self._distances[tile.polygon]
+        slope = float(self._slopes[tile.polygon])
+        kind = np.float64 if self._slender[tile.polygon] else np.float32
+        heads = self._outlines.points[:, tile.polygon] - np.array([[tile.left], [tile.top]])
+        tails = heads - self._outlines.edges[:, tile.polygon]
+        lengths = self._outlines.lengths[tile.polygon]
+        begin = np.ceil(np.maximum(np.minimum(tails, heads) - reach, 0))
+        ceiling = np.array([[tile.width - 1], [tile.height - 1]])
+        end = np.floor(np.minimum(np.maximum(tails, heads) + reach, ceiling)) + 1
+        # a repeated point makes an edge without direction; the edges beside it have its distance
+        near = ((end > begin).all(axis=0) & (lengths > 0)).nonzero()[0]
+        boxes = np.concatenate((begin, end))[:, near].T.astype(np.intp).tolist()
+        dx, dy = self._directions[:, tile.polygon]
+        halves = lengths * (slope / 2)
+        # from the corner of the box, so that numbers are small wherever the edge begins
+        x, y = (begin - tails) * slope
+        numbers = np.stack((dx, dy, dx * y - dy * x, dx * x + dy * y - halves, halves))
+        steps = (np.arange(max(tile.width, tile.height)) * slope).astype(kind)
+        squares = np.full(view.shape, np.inf, kind)
+        for (left, top, right, bottom), (dx, dy, across, along, half) in zip(
+            boxes, numbers[:, near].T.astype(kind), strict=True
+        ):
+            x, y = steps[: right - left], steps[: bottom - top, None]
+            square = (dx * y + across) - dy * x
+            square *= square
+            beyond = (dy * y + along) + dx * x
+            np.abs(beyond, out=beyond)
+            beyond -= half
+            np.maximum(beyond, 0, out=beyond)
+            beyond *= beyond
+            square += beyond
+            part = squares[top:bottom, left:right]
+            np.minimum(part, square, out=part)
+        view[...] = np.sqrt(squares, out=squares)
+
+
+def find_convex(outlines: Outlines, sines: Floats, cosines: Floats) -> Bools:
+    """Tell which polygons turn forward at every corner and once around in all.
+
+    Given are the angles by which they turn. A repeated point makes an edge without direction.
+    """
+    polygons, corners = sines.shape
+    if corners > _MAX_CONVEX_EDGES:
+        return np.zeros(polygons, np.bool_)
+    turns = np.arctan2(sines, cosines)
+    turns -= outlines.lengths == 0
+    once = np.add.reduce(turns, axis=1) < 3 * np.pi
+    return np.asarray(once & (np.minimum.reduce(turns, axis=1) >= 0))
+
+
+def _split(box: _Tile) -> list[_Tile]:
+    if box.width * box.height <= _TILE_PIXELS:
+        return [box]
+    step = max(1, _TILE_PIXELS // box.width)
+    return [
+        box._replace(
+            top=box.top + row,
+            height=min(step, box.height - row),
+            start=box.start + row * box.width,
+        )
+        for row in range(0, box.height, step)
+    ]

@@ -1,0 +1,40 @@
+"""Owns arrays that are used again: a batch's worth of fresh memory costs more than drawing into it.
+
+The kernel clears every page it gives out. What the samples of one batch were computed into serves
+the next batch, once they have been stacked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from ocrstore.torch._rows import AnyArray
+
+_MAX_SPARE = 64
+"""Arrays of one shape and type that wait at most."""
+
+_Kind = tuple[tuple[int, ...], np.dtype[Any]]
+_spare: defaultdict[_Kind, list[AnyArray]] = defaultdict(list)
+
+
+def keep(array: AnyArray) -> AnyArray:
+    """Return a copy in memory that may have been used before; give it back when it is stacked.
+
+    For any thread; what is never given back is freed as any array is.
+    """
+    try:
+        target = _spare[array.shape, array.dtype].pop()
+    except IndexError:
+        target = np.empty(array.shape, array.dtype)
+    np.copyto(target, array)
+    return target
+
+
+def give_back(array: AnyArray) -> None:
+    """Let others use an array of `keep`, to which nobody must point any more."""
+    waiting = _spare[array.shape, array.dtype]
+    if array.base is None and len(waiting) < _MAX_SPARE:
+        waiting.append(array)

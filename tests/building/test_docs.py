@@ -1,0 +1,29 @@
+"""The documentation of building says what the program does."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from ocrstore.building.kinds import BUILD_KINDS
+from ocrstore.recipe import Recipe
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_every_kind_of_problem_is_documented():
+    """The table has each kind, in order, with its meaning and whether something is lost."""
+    text = (DOCS / "build.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \| (yes|no) \|$", text, re.MULTILINE)
+    assert [(k, m, lost == "yes") for k, m, lost in rows] == [
+        (kind, entry.meaning, entry.loses) for kind, entry in BUILD_KINDS.items()
+    ]
+
+
+def test_the_documented_recipe_is_the_default():
+    """The recipe file in the documentation is the default recipe, whole."""
+    text = (DOCS / "recipes.md").read_text("utf-8")
+    (block,) = re.findall(r"```yaml\n(.+?)```", text, re.DOTALL)
+    described = yaml.safe_load(block)
+    assert Recipe.from_json(described) == Recipe()
+    assert described.keys() == Recipe().to_json().keys() - {"map_algorithm"}
