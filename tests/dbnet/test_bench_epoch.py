@@ -22,7 +22,7 @@ def bench(monkeypatch):
 
 
 def test_pipelines_agree_and_times_add_up(bench, tmp_path, capsys):
-    """Files, dict cache and store fill the buffers with equal values; waiting and model are parts."""
+    """Files, dict cache and store fill the buffers with equal values; the times are parts."""
     options = {"size": 96, "batch_size": 2, "workers": 0, "epochs": 2, "count": 4}
     args = Namespace(**options, prepared=str(tmp_path), ms=1.0, network=False)
     bench.prepare(args, tmp_path)
