@@ -18,6 +18,7 @@ import xxhash
 
 from ocrstore.errors import SchemaError
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
+from ocrstore.jsondiff import diff_json as diff_json  # part of what this module offers
 from ocrstore.maps import ALGORITHM, MapParams
 
 if TYPE_CHECKING:
@@ -233,24 +234,6 @@ def read_recipe(path: Path | str) -> Recipe:
         return Recipe.from_json(given)
     except SchemaError as exc:
         raise SchemaError(f"{path}: {exc}") from exc
-
-
-def diff_json(one: Any, other: Any, *, where: str = "") -> list[str]:
-    """Compare two JSON values; one line for each leaf that differs."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        lines: list[str] = []
-        for key in [*one, *(key for key in other if key not in one)]:
-            inner = f"{where}.{key}" if where else str(key)
-            lines += diff_json(one.get(key), other.get(key), where=inner)
-        return lines
-    if _is_tree(one) and _is_tree(other) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [line for i, (a, b) in pairs for line in diff_json(a, b, where=f"{where}[{i}]")]
-    return [] if one == other else [f"{where}: {json.dumps(one)} -> {json.dumps(other)}"]
-
-
-def _is_tree(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value)
 
 
 def _as_size(size: Any) -> tuple[int | None, int | None]:

@@ -1,6 +1,6 @@
 """The main job end to end, on pictures drawn on the spot.
 
-    python tools/demo.py [--folder demo] [--count 48]
+    python tools/demo.py [--folder demo] [--count 32]
 
 Draws pictures (some turned by an EXIF flag), builds a store, inspects and verifies it, reads it
 through a DataLoader with workers, trains a small DBNet a few steps. Each command is printed as
@@ -60,12 +60,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, default=Path("demo"))
-    parser.add_argument("--count", type=int, default=48)
+    parser.add_argument("--count", type=int, default=32)
     options = parser.parse_args()
     folder: Path = options.folder
     shutil.rmtree(folder, ignore_errors=True)
     say(f"drawing {options.count} pictures with known polygons into {folder}/")
-    write_scenes(folder, options.count)
+    write_scenes(folder, options.count, orientations=(1, 6, 1, 8, 1, 3, 1, 1))
     store = folder / "train.ocrs"
     run("build", folder / "images", "--annotations", folder / "gt", "--out", store)
     run("inspect", store)
@@ -76,7 +76,7 @@ def main() -> None:
         "train",
         store,
         "--epochs",
-        2,
+        1,
         "--batch-size",
         8,
         "--width",

@@ -8,10 +8,14 @@ writes `drawn/images/*.jpg` and `drawn/gt/gt_*.txt` (ICDAR's text files).
 from __future__ import annotations
 
 import argparse
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
+
+from ocrstore.orientation import rotate_points
 
 FONTS = (
     cv2.FONT_HERSHEY_SIMPLEX,
@@ -84,21 +88,60 @@ def _write(picture, text, font, scale, thickness, matrix, ink) -> None:
     picture[:] = np.rint(picture * (1 - mix) + np.asarray(ink, np.float32) * mix).astype(np.uint8)
 
 
-def write_scenes(folder: Path, count: int, *, seed: int = 0, **size: int) -> None:
-    """Write `count` pictures with ICDAR annotations below a folder."""
+def write_scenes(
+    folder: Path, count: int, *, seed: int = 0, orientations: Sequence[int] = (1,), **size: int
+) -> None:
+    """Write `count` pictures with ICDAR annotations below a folder.
+
+    `orientations` are EXIF's, taken in turn: such a picture is stored turned, with a flag that says
+    how to turn it back, and its annotation speaks of the stored one, as a camera and a labelling
+    tool that ignores the flag would leave it.
+    """
     (folder / "images").mkdir(parents=True, exist_ok=True)
     (folder / "gt").mkdir(exist_ok=True)
     for number in range(count):
         picture, polygons, texts, ignored = draw_scene(seed + number, **size)
+        orientation = orientations[number % len(orientations)]
+        picture, polygons = _turn_away(picture, polygons, orientation)
         ok, jpeg = cv2.imencode(".jpg", picture[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
         if not ok:
             raise RuntimeError("OpenCV could not write a JPEG")
-        (folder / "images" / f"img_{number:04d}.jpg").write_bytes(jpeg.tobytes())
+        data = _with_orientation(jpeg.tobytes(), orientation)
+        (folder / "images" / f"img_{number:04d}.jpg").write_bytes(data)
         lines = [
             ",".join(str(round(float(v))) for v in quad.ravel()) + "," + ("###" if skip else text)
             for quad, text, skip in zip(polygons, texts, ignored, strict=True)
         ]
         (folder / "gt" / f"gt_img_{number:04d}.txt").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _turn_away(picture, polygons, orientation: int):
+    """Turn an upright picture and its polygons into the frame they are stored in."""
+    if orientation == 1:
+        return picture, polygons
+    height, width = picture.shape[:2]
+    # each orientation is a transposition or not, then flips; this is how to undo its effect
+    stored = {
+        2: lambda p: p[:, ::-1],
+        3: lambda p: p[::-1, ::-1],
+        4: lambda p: p[::-1],
+        5: lambda p: p.transpose(1, 0, 2),
+        6: lambda p: p[:, ::-1].transpose(1, 0, 2),
+        7: lambda p: p[::-1, ::-1].transpose(1, 0, 2),
+        8: lambda p: p[::-1].transpose(1, 0, 2),
+    }[orientation](picture)
+    size = (height, width) if orientation >= 5 else (width, height)
+    turned = [rotate_points(quad, orientation, size, inverse=True) for quad in polygons]
+    return np.ascontiguousarray(stored), turned
+
+
+def _with_orientation(jpeg: bytes, orientation: int) -> bytes:
+    """Put an EXIF segment with nothing but the orientation behind the start of a JPEG."""
+    if orientation == 1:
+        return jpeg
+    tiff = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+    segment = b"Exif\0\0" + tiff
+    return jpeg[:2] + b"\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment + jpeg[2:]
 
 
 def main() -> None:

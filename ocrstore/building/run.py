@@ -16,6 +16,7 @@ from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.kinds import loses
 from ocrstore.building.planning import BuildPlan
 from ocrstore.building.pool import Inline, Pool
+from ocrstore.building.provenance import describe_problems, describe_source
 from ocrstore.building.report import BuildReport
 from ocrstore.building.views import views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
@@ -301,6 +302,8 @@ class _Run:
             "decoders": decoders,
             "dialect": self.source.dialect,
             "ocrstore": __version__,
+            "source": describe_source(self.source),
+            "problems": describe_problems(self.report.problems),
         }
 
 

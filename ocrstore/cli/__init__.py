@@ -30,6 +30,7 @@ COMMANDS = {
     "inspect": "inspect:inspect_command",
     "plan": "plan:plan_command",
     "predict": "predict:predict_command",
+    "report": "report:report_command",
     "train": "train:train_command",
     "verify": "verify:verify_command",
     "warm": "warm:warm_command",

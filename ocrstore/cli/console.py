@@ -43,6 +43,12 @@ def print_json(record: Any) -> None:
     click.echo(json.dumps(record, indent=2, ensure_ascii=False))
 
 
+def shown(text: object) -> str:
+    """Make foreign text fit to print: no markup, and nothing that a terminal would obey."""
+    written = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    return escape(written)
+
+
 def human_bytes(nbytes: float) -> str:
     """Write a size in words: 1.2 MB."""
     for unit in ("B", "kB", "MB", "GB"):

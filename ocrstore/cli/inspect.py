@@ -2,87 +2,95 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
-from ocrstore.cli.console import STORE, console, human_bytes, print_json
+from ocrstore.cli.console import STORE, print_json, progress_bar
+from ocrstore.cli.inspect_difference import print_difference
+from ocrstore.cli.inspect_facts import print_facts
+from ocrstore.cli.inspect_sample import print_sample
+from ocrstore.inspection.difference import compare_stores
+from ocrstore.inspection.facts import gather_facts
+from ocrstore.inspection.sample import sample_facts
 from ocrstore.store import Store
-from ocrstore.summary import ColumnSummary, Summary, summarize
+from ocrstore.verify import verify
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("inspect")
 @click.argument("store", type=STORE)
+@click.argument("key", required=False)
+@click.option("--full", is_flag=True, help="Read the whole file, as `ocrstore verify` does.")
+@click.option("--diff", "other", type=STORE, help="What differs from here to another store.")
+@click.option("--source", type=FOLDER, help="The pictures, where they are not where they were.")
+@click.option(
+    "--picture/--no-picture",
+    "picture",
+    default=None,
+    help="Show a sample's picture; by default if the output is a terminal.",
+)
 @click.option("--generation", type=int, help="An older generation instead of the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts for programs.")
-def inspect_command(store: Path, generation: int | None, as_json: bool) -> None:
-    """Say what is in a store and what it costs, without reading its payload.
+def inspect_command(
+    store: Path,
+    key: str | None,
+    full: bool,
+    other: Path | None,
+    source: Path | None,
+    picture: bool | None,
+    generation: int | None,
+    as_json: bool,
+) -> int:
+    """Say what is in a store, where it came from, whether it is sound, and what it costs.
+
+    With KEY: one sample's facts, and its picture where the terminal can show one. Payload is read
+    for that picture and with --full only.
 
     \b
     Examples:
       ocrstore inspect val.ocrs
-      ocrstore inspect val.ocrs --generation 1
+      ocrstore inspect val.ocrs img_12.jpg
+      ocrstore inspect val.ocrs --full
+      ocrstore inspect val.ocrs --diff new.ocrs
       ocrstore inspect val.ocrs --json | jq .samples
+
+    Exit code 1 if the store is damaged, or with --diff if the stores differ.
     """
+    if other is not None and (key is not None or full):
+        raise click.UsageError("--diff compares whole stores; leave out KEY and --full.")
+    if key is not None and full:
+        raise click.UsageError("--full checks the whole store; leave out KEY.")
+    if picture is not None and key is None:
+        raise click.UsageError("--picture shows one sample; say which KEY.")
     with Store(store, generation=generation) as opened:
-        summary = summarize(opened)
+        if other is not None:
+            with Store(other) as second:
+                difference = compare_stores(opened, second)
+            if as_json:
+                print_json(difference.to_json())
+            else:
+                print_difference(difference)
+            return 1 if difference.any else 0
+        if key is not None:
+            facts = sample_facts(opened, key)
+            if as_json:
+                print_json(facts.to_json())
+            else:
+                print_sample(opened, facts, picture=picture)
+            return 0
+        found = gather_facts(opened, images=source)
+    result = None
+    if full:
+        with progress_bar("verifying", in_bytes=True, quiet=as_json) as advance:
+            result = verify(store, progress=advance)
     if as_json:
-        print_json(summary.to_json())
+        record = found.to_json()
+        if result is not None:
+            record["verification"] = {"ok": result.ok, **dataclasses.asdict(result)}
+        print_json(record)
     else:
-        _print(summary)
-
-
-def _print(summary: Summary) -> None:
-    out = console()
-    older = [str(g) for g in summary.generations if g != summary.generation]
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row("samples", f"[bold]{summary.samples}[/]")
-    facts.add_row("file", f"{human_bytes(summary.nbytes)}, format {summary.format_version}")
-    if summary.samples:
-        facts.add_row("per sample", human_bytes(summary.live_nbytes / summary.samples))
-    dead = summary.nbytes - summary.live_nbytes
-    facts.add_row("rows", f"{human_bytes(summary.live_nbytes)}, all else {human_bytes(dead)}")
-    facts.add_row(
-        "generation",
-        f"{summary.generation}" + (f" (also readable: {', '.join(older)})" if older else ""),
-    )
-    facts.add_row("fingerprint", summary.fingerprint[:16] + "…")
-    facts.add_row("page cache", _cached(summary))
-    for entry in summary.history[-3:]:
-        facts.add_row(
-            escape(str(entry.get("action"))),
-            escape(f"{entry.get('at')} by {entry.get('by')}, {entry.get('samples')} samples"),
-        )
-    out.print(f"[bold]{escape(summary.path)}[/]")
-    out.print(facts)
-    columns = Table("column", "dtype", "shape", "codec", "bytes", "per sample", box=None)
-    for column in summary.columns:
-        each = human_bytes(column.stored_nbytes / summary.samples) if summary.samples else "-"
-        columns.add_row(
-            escape(column.name),
-            column.spec.dtype,
-            _shape(column),
-            column.spec.codec,
-            human_bytes(column.stored_nbytes),
-            each,
-        )
-    out.print(columns)
-    if summary.attributes:
-        named = ", ".join(f"{name}: {kind}" for name, kind in summary.attributes.items())
-        out.print(f"attributes  {escape(named)}", style="dim")
-
-
-def _shape(column: ColumnSummary) -> str:
-    if not column.max_shape:
-        return "x".join("?" if size is None else str(size) for size in column.spec.shape) or "()"
-    sizes = zip(column.min_shape, column.max_shape)
-    return "x".join(str(low) if low == high else f"{low}..{high}" for low, high in sizes)
-
-
-def _cached(summary: Summary) -> str:
-    if summary.resident_nbytes is None:
-        return "unknown on this system"
-    share = summary.resident_nbytes / summary.nbytes
-    return f"{human_bytes(summary.resident_nbytes)} of {human_bytes(summary.nbytes)} ({share:.0%})"
+        print_facts(found, result)
+    return 0 if found.integrity.ok and (result is None or result.ok) else 1

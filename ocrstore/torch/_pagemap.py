@@ -1,5 +1,4 @@
-"""Owns the question "which pages of this private mapping were written?" and hides how Linux
-answers it.
+"""Owns the question "which pages of a private mapping were written?"; hides how Linux answers.
 
 A page of a private file mapping is the file's own until someone writes to it; then it is an
 anonymous copy. Three ways to find those copies, best first: the `PAGEMAP_SCAN` ioctl (Linux 6.7),
@@ -66,9 +65,7 @@ class _ScanArg(ctypes.Structure):
 
 
 class _PagemapFile:
-    """`/proc/self/pagemap` of this very process: the descriptor is bound to the process that
-    opened it.
-    """
+    """`/proc/self/pagemap`; a descriptor of it is bound to the process that opened it."""
 
     def __init__(self) -> None:
         self._fd: int | None = None

@@ -35,9 +35,7 @@ class MapLimitError(Exception):
 
 
 class _LibC:
-    """The four calls, with their full types: an int where a pointer belongs would be cut to 32
-    bits.
-    """
+    """The calls with their full types: an int for a pointer would be cut to 32 bits."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -64,9 +62,7 @@ def _fail(call: str) -> OSError:
 
 
 class _MapBudget:
-    """Counts the mappings that regions hold, so that a quarter of the kernel's limit is never
-    passed.
-    """
+    """Counts the mappings of regions, so that a quarter of the kernel's limit is never passed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -134,9 +130,7 @@ class Region:
         self.nbytes = nbytes
 
     def place(self, at: int, nbytes: int, fd: int, offset: int) -> None:
-        """Map file pages [offset, offset + nbytes), private and writable, at byte `at` of the
-        region.
-        """
+        """Map file pages [offset, offset + nbytes) privately at byte `at` of the region."""
         if at < 0 or nbytes <= 0 or at + nbytes > self.nbytes:
             raise ValueError(f"[{at}, {at + nbytes}) is outside a region of {self.nbytes} bytes")
         if at % PAGE or nbytes % PAGE or offset % PAGE or offset < 0:
@@ -154,9 +148,7 @@ class Region:
             raise error
 
     def drop(self, start: int, end: int) -> None:
-        """Forget what was written to the pages at addresses [start, end): they are the file's
-        again.
-        """
+        """Forget what was written at addresses [start, end): the file's pages show again."""
         if start < self.address or end > self.address + self.nbytes or start > end:
             raise ValueError(f"[{start:#x}, {end:#x}) is outside the region at {self.address:#x}")
         if _libc().madvise(start, end - start, _MADV_DONTNEED):

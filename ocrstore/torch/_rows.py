@@ -64,9 +64,7 @@ class RowLayout:
         return int(self.offsets.max()) + self.nbytes if len(self.offsets) else 0
 
     def runs(self, rows: IntArray) -> list[tuple[int, int, int]]:
-        """Split rows into runs that adjoin in the file: (position in `rows`, count, file
-        offset).
-        """
+        """Split rows into runs that adjoin in the file: (position, count, file offset)."""
         if not len(rows):
             return []
         offsets = self.offsets[rows]

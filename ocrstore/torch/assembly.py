@@ -1,6 +1,4 @@
-"""Owns fresh batches of scattered rows: put together by the page table, or copied where that is
-better.
-"""
+"""Owns fresh batches of scattered rows: put together by the page table, or copied."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ def assemble(file: FileHandle, layout: RowLayout, rows: IntArray) -> AnyArray:
 
 
 def map_fresh(file: FileHandle, layout: RowLayout, rows: IntArray) -> AnyArray | None:
-    """Map one run of adjoining rows with what every system has, or return None if it is not one
-    run.
-    """
+    """Map one run of adjoining rows as every system can; None if it is not one run."""
     if not layout.mappable or len(rows) == 0:
         return None
     runs = layout.runs(rows)

@@ -1,5 +1,4 @@
-"""Owns the training path: a picture and its polygons through a transform, maps drawn from what
-came out.
+"""Owns transforms: a picture and its polygons go in, and come out moved together.
 
 Hides albumentations: how polygons travel as keypoints, and how each call gets random numbers of
 its own.

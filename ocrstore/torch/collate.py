@@ -52,9 +52,7 @@ class Computed(dict[str, Any]):
 
 
 class ComputedList(Sequence[Sample]):
-    """Transformed samples of one call to a data set, for the default collation or for the
-    user's.
-    """
+    """Transformed samples of one call to a data set, for any collation."""
 
     def __init__(self, computed: list[Computed]) -> None:
         self.computed = computed
@@ -119,6 +117,8 @@ def _as_computed(sample: Sample) -> Computed:
 
 def collate_computed(samples: Sequence[Computed]) -> Any:
     """Return a batch of transformed samples; in a worker it is stacked where it will be sent."""
+    if not samples:
+        return Batch(None, {})
     first = samples[0]
     for name, value in first.items():
         if isinstance(value, np.ndarray):

@@ -1,6 +1,4 @@
-"""Owns `OCRDataModule`: stores as a Lightning data module that can go on in the middle of an
-epoch.
-"""
+"""Owns `OCRDataModule`: stores in Lightning, to be taken up again in mid-epoch."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 
 
 class OCRDataModule(LightningDataModule):
-    """Loaders for training, validation, test and prediction, with defaults that are right for
-    stores.
+    """Loaders for training, validation, test and prediction with good defaults.
 
     Workers persist between epochs, memory is pinned where there is a GPU, and training is drawn
     by a `ResumableSampler` (with `window`: a `WindowShuffleSampler` of that many row groups, for
@@ -127,9 +124,7 @@ class OCRDataModule(LightningDataModule):
         return self._in_order("predict")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where training stands, for a checkpoint: batches that were used, not drawn
-        ahead.
-        """
+        """Return where training stands: by batches that were used, not drawn ahead."""
         if self._sampler is None or self.trainer is None:
             return {}
         loop = self.trainer.fit_loop

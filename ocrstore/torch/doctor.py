@@ -1,6 +1,4 @@
-"""Owns the answer to "will this store train well on this machine?": what is cached, what fits,
-what it costs.
-"""
+"""Owns the answer to "will this store train well on this machine?"."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Owns the way of computed batches from a worker to its parent: shared memory that is used again
-and again.
+"""Owns the way of computed batches from a worker to its parent: slots of reused memory.
 
 Torch makes fresh shared memory for every tensor a worker sends, and the kernel must clear and map
 each page of it. Here each worker has one memory file with slots. It stacks a batch into a free
@@ -45,8 +44,7 @@ class SlotTicket:
 
 
 class SlotWriter:
-    """A worker's memory file. The first page holds its name and one byte for each slot: free or
-    busy.
+    """A worker's memory file; its first page holds a name and a byte for each slot.
 
     Only the worker takes slots and only the parent frees them, one byte each, so no lock is shared.
     """
@@ -162,9 +160,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def receive(ticket: SlotTicket) -> AnyArray:
-    """Return the bytes of a slot; it is free again when the last array that points into it is
-    gone.
-    """
+    """Return a slot's bytes; it is free again when the last array on it is gone."""
     with _lock:
         ring = _rings.get(ticket.ring)
         if ring is None:

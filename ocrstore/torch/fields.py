@@ -1,6 +1,4 @@
-"""Owns the names under which a batch and a sample show the columns of a view, and how tensors
-are turned.
-"""
+"""Owns the names under which records show the columns of a view, and how tensors are turned."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Owns the persistent private mapping of a column and the leases under which its rows are handed
-out.
+"""Owns the persistent private mapping of a column and the leases on its rows.
 
 A lease is an object that numpy and torch keep alive as long as any array, tensor, view or storage
 points into its rows. When the last of them is gone the pages that were written are found and
@@ -130,9 +129,7 @@ class ColumnMapping:
 
 
 def _map_column(file: FileHandle, layout: RowLayout) -> tuple[Region, IntArray]:
-    """Map a column row after row if it lies in few pieces, else the part of the file that holds
-    it.
-    """
+    """Map a column row after row if it lies in few pieces, else as it lies in the file."""
     rows = np.arange(len(layout), dtype=np.int64)
     runs = layout.runs(rows)
     if len(runs) <= _MAX_PIECES:

@@ -1,5 +1,4 @@
-"""Owns how the rows of a column become memory that its taker may write on, whatever the system
-offers.
+"""Owns how rows of a column become memory that its taker may write on, on any system.
 
 Three strategies, chosen at run time: `leases` (Linux: slices of a persistent private mapping,
 other orders put together by the page table), `fresh` (any system: a new private mapping for each
@@ -68,9 +67,7 @@ class ColumnMemory:
         self._mapping: ColumnMapping | None = None
 
     def take(self, rows: IntArray) -> AnyArray:
-        """Return the rows as one array that is the caller's alone; valid as long as it is
-        referenced.
-        """
+        """Return the rows as one array, the caller's alone, valid while it is referenced."""
         if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(self.layout)):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self.layout)}")
         if self.strategy == "copy" or not self.layout.mappable or len(rows) == 0:

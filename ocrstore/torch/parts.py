@@ -1,6 +1,4 @@
-"""Owns the rows of a record: which rows, of which store views, and where each stands in the
-record.
-"""
+"""Owns the rows of a record: which ones, of which store views, in which order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Owns samples and batches: records that behave as a mapping and point to rows until a tensor is
-asked for.
+"""Owns samples and batches: mappings that point to rows until a tensor is asked for.
 
 A record holds (store, rows). A tensor is made when its name is first asked for, and is then the
 record's own. Pickling sends the reference; what was taken or set is sent as it is, because it may
@@ -22,9 +21,7 @@ R = TypeVar("R", bound="Record")
 
 
 class Record:
-    """What samples and batches have in common. One thread at a time; valid while it is
-    referenced.
-    """
+    """What samples and batches have in common. One thread at a time."""
 
     __slots__ = ("_parts", "_taken")
 
@@ -146,6 +143,16 @@ class Sample(Record):
         value = annotate(parts, name)[0]
         return int(value) if name in ("rows", "orientation") else value
 
+    def pin_memory(self) -> Sample:
+        """Return the sample in page-locked memory where there is an accelerator, else itself."""
+        if not _has_accelerator():
+            return self
+        pinned = {
+            name: value.pin_memory() if isinstance(value, torch.Tensor) else value
+            for name, value in self.items()
+        }
+        return Sample(None, pinned)
+
     @property
     def is_reference(self) -> bool:
         """Return whether nothing of it was taken or changed."""
@@ -227,11 +234,16 @@ class _BatchRecord(Record):
 
         Without an accelerator there is none to lock pages for; the copy is an ordinary one then.
         """
-        pinned = torch.accelerator.is_available() if hasattr(torch, "accelerator") else False
-        pinned = pinned or torch.cuda.is_available()
-        filled: dict[str, Any] = dict(self.copy_into(self.empty_buffers(pin_memory=pinned)))
+        buffers = self.empty_buffers(pin_memory=_has_accelerator())
+        filled: dict[str, Any] = dict(self.copy_into(buffers))
         rest = {name: self[name] for name in self if name not in filled}
         return Batch(None, {name: filled.get(name, rest.get(name)) for name in self})
+
+
+def _has_accelerator() -> bool:
+    if hasattr(torch, "accelerator") and torch.accelerator.is_available():
+        return True
+    return torch.cuda.is_available()
 
 
 def _check_buffer(name: str, shape: torch.Size, target: torch.Tensor) -> None:
@@ -242,8 +254,7 @@ def _check_buffer(name: str, shape: torch.Size, target: torch.Tensor) -> None:
 
 
 class Batch(_BatchRecord):
-    """Several samples, as a mapping: `batch["images"]`, `batch["prob_maps"]`,
-    `batch["polygons"]`, ...
+    """Several samples, as a mapping: `batch["images"]`, `batch["polygons"]`, ...
 
     Every tensor is yours to write on; nobody else sees it, and the file never changes. It stays
     valid as long as it, or anything that shares its memory, is referenced.
@@ -264,9 +275,7 @@ Mapping.register(Batch)
 
 
 class OutgoingBatch(_BatchRecord):
-    """A batch inside a worker: no Mapping, so that torch sends it as it is; arrives as a
-    `Batch`.
-    """
+    """A batch inside a worker: no Mapping, so that torch leaves it; arrives as a `Batch`."""
 
     __slots__ = ()
 

@@ -1,6 +1,4 @@
-"""Owns bringing a file's bytes into the page cache: ask what is there, read the rest in large
-runs.
-"""
+"""Owns the page cache: asks what of a file is there, reads the rest in large runs."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ class TrainingView:
         self._whole = PICTURE in view.store.columns
 
     def compute(self, row: int, number: int) -> Computed:
-        """Return a row's picture and maps after the transform; `number` is its row in the data
-        set.
-        """
+        """Return a row after the transform; `number` is its row in the data set."""
         view = self._view
         view.check()
         try:
@@ -66,9 +64,7 @@ class TrainingView:
         return explain(exc, where)
 
     def _picture(self, row: int) -> AnyArray:
-        """Return the picture as memory that a transform may write on, without a copy if it can
-        be.
-        """
+        """Return the picture as memory that a transform may write on; no copy if it can be."""
         view = self._view
         column = view.store[PICTURE] if self._whole else view.column(TENSOR)
         if column.spec.is_raw and best_strategy() != "copy":

@@ -1,5 +1,4 @@
-"""Owns one store as torch sees it: a view's columns as memory, its annotations, its place in
-other processes.
+"""Owns one store as torch sees it: a view's columns as memory, and its annotations.
 
 A `StoreView` is found again by its reference, a small tuple that any process can resolve: from
 the views it has open already, or by opening the file.

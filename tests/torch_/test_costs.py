@@ -20,41 +20,25 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' account
 @linux
 def test_a_worker_costs_little(store_path):
     """With stored columns each worker takes next to nothing beyond interpreter and torch."""
-    found = measure(str(store_path), workers=2, batch_size=8)
-    added = found["store"].own - found["bare"].own
-    assert added / 2 < 20e6
-    assert found["shm"] < 4e6
-    assert found["store"].pss_file > 0
+    command = ["doctor", str(store_path), "--workers", "2", "--batch-size", "8", "--json"]
+    done = CliRunner().invoke(cli, command, standalone_mode=False)
+    record = json.loads(done.output)
+    assert record["samples"] == 37 and record["fits"] is True
+    assert record["worker_nbytes"] < 20e6
+    assert record["shm_growth"] < 4e6
+    assert record["store"]["pss_file"] > 0
 
 
 @linux
-def test_memory_adds_up():
+def test_memory_adds_up(monkeypatch):
     """Own memory is what is neither shared out nor a file's."""
     mine = memory_of(os.getpid())
     assert mine.rss >= mine.pss > mine.own > 0
     assert (mine + mine).pss == 2 * mine.pss
     assert Memory(pss_anonymous=3, pss_shared=4, pss_file=9).own == 7
-    with pytest.raises(RuntimeError, match=r"no-such.ocrs"):
-        measure("no-such.ocrs", workers=0)
-
-
-@linux
-def test_doctor_tells_and_explains(store_path):
-    """The command prints memory, the cache and the verdict; --json has the numbers."""
-    done = CliRunner().invoke(
-        cli,
-        ["doctor", str(store_path), "--workers", "1", "--batch-size", "8"],
-        standalone_mode=False,
-    )
-    assert done.return_value == 0, done.output
-    for words in ("37 samples", "page cache:", "PSS shares it out", "Memory holds", "batches:"):
-        assert words in done.output
-    done = CliRunner().invoke(
-        cli, ["doctor", str(store_path), "--workers", "0", "--json"], standalone_mode=False
-    )
-    record = json.loads(done.output)
-    assert record["samples"] == 37 and record["fits"] is True
-    assert record["worker_nbytes"] < 20e6
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(RuntimeError, match=r"measuring val.ocrs failed"):
+        measure("val.ocrs", workers=0)
 
 
 def make_diagnosis(**changes):
@@ -86,12 +70,21 @@ def test_a_store_larger_than_memory_is_a_problem(store_path, monkeypatch):
     assert make_diagnosis(cached_nbytes=95 * 10**7).fits is True
     assert make_diagnosis(available_nbytes=None).fits is None
     assert make_diagnosis().worker_nbytes is None
-    for finding, code in ((make_diagnosis(), 1), (make_diagnosis(available_nbytes=None), 0)):
+    large = Memory(rss=5, pss=4, pss_anonymous=3)
+    findings = (
+        (make_diagnosis(), 1),
+        (make_diagnosis(available_nbytes=None), 0),
+        (make_diagnosis(available_nbytes=10**10, store=large, bare=Memory(), shm_growth=0), 0),
+    )
+    for finding, code in findings:
         monkeypatch.setattr(doctor, "diagnose", lambda *args, found=finding, **options: found)
         done = CliRunner().invoke(cli, ["doctor", str(store_path)], standalone_mode=False)
         assert done.return_value == code
         assert ("WindowShuffleSampler" in done.output) == (code == 1)
         assert "/dev/shm has 67.1 MB" in done.output
+        assert "page cache:" in done.output and "batches: leases" in done.output
+        assert ("PSS shares it out" in done.output) == (finding.store is not None)
+        assert ("Memory holds" in done.output) == (finding.fits is True)
 
 
 def test_limits_of_control_groups(tmp_path):

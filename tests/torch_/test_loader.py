@@ -67,9 +67,7 @@ def dataset(store_path):
 @pytest.mark.parametrize("workers", [0, 1, 2, 8])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_any_number_of_workers_and_any_order(dataset, store, workers, shuffle):
-    """Every sample comes once per epoch and is what the store holds, with persistent workers
-    too.
-    """
+    """Every sample comes once per epoch and is what the store holds."""
     loader = DataLoader(
         dataset,
         batch_size=8,
@@ -104,27 +102,22 @@ class Doubling(Dataset):
         return sample, row
 
 
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_other_ways_of_starting_workers(store_path, other_path, store, context):
-    """Spawned and served workers open the stores anew: by reference, wrapped, and several
-    stores.
-    """
+def test_spawned_workers(store_path, other_path, store):
+    """Spawned workers open the stores anew, several of them, and send references."""
     other = OCRStoreDataset(other_path)
     whole = ConcatDataset([OCRStoreDataset(store_path, columns=NAMES), other])
-    loader = DataLoader(whole, batch_size=5, num_workers=1, multiprocessing_context=context)
+    loader = DataLoader(whole, batch_size=5, num_workers=1, multiprocessing_context="spawn")
     seen = [name for batch in loader for name in batch["image_filename"]]
     assert seen == [*store.keys, *other.views[0].store.keys]
-    batch = next(
-        iter(
-            DataLoader(
-                Subset(Doubling(OCRStoreDataset(store_path)), [3, 9]),
-                batch_size=2,
-                num_workers=1,
-                multiprocessing_context=context,
-            )
-        )
-    )
+
+
+def test_workers_of_a_fork_server(store_path, store):
+    """Served workers compute, too: a wrapper that changes samples, inside a tuple."""
+    dataset = Subset(Doubling(OCRStoreDataset(store_path)), [3, 9])
+    loader = DataLoader(dataset, 2, num_workers=1, multiprocessing_context="forkserver")
+    batch = next(iter(loader))
     assert np.array_equal(batch[0]["images"][1].permute(1, 2, 0), store["tensor"][9] // 2)
+    assert batch[0]["prob_masks"].shape == (2, 3)
     assert batch[1].tolist() == [3, 9]
 
 
@@ -404,6 +397,12 @@ def test_pin_memory_copies_once(dataset, store, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_batch(dataset[[1, 2]].pin_memory(), store, [1, 2])
     assert any(asked)
+    monkeypatch.undo()
+    sample = dataset[4]
+    assert sample.pin_memory() is sample
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())
+    assert np.array_equal(sample.pin_memory()["image"].permute(1, 2, 0), store["tensor"][4])
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -105,9 +105,7 @@ def test_a_seeded_storm_of_takes_writes_and_drops_never_shows_a_foreign_byte(col
 
 @linux
 def test_adjoining_rows_are_a_slice_of_one_mapping(column):
-    """Two takes of the same rows, one after the other, lie at the same address: nothing is
-    mapped anew.
-    """
+    """Two takes of the same rows, one after the other, lie at the same address."""
     memory = memory_of(column, strategy="leases")
     first = memory.take(np.arange(4, 12))  # across two pieces of the file
     address = first.ctypes.data

@@ -173,7 +173,7 @@ def test_any_sequence_of_takes_writes_and_drops(small_path, memory):
     """The state machine, under every strategy."""
     machine = type("Machine", (Holders,), {"path": small_path, "memory": memory})
     machine.TestCase.settings = settings(
-        max_examples=8,
+        max_examples=6,
         stateful_step_count=25,
         deadline=None,
         derandomize=True,

@@ -1,0 +1,147 @@
+"""One sample's facts: its picture, its polygons, its rows and what they hash to."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.errors import DecodeError
+from ocrstore.inspection.views import views_of
+from ocrstore.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One column's row of a sample."""
+
+    column: str
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    nbytes: int
+    offset: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFacts:
+    """What a store knows about one sample."""
+
+    path: str
+    key: str
+    row: int
+    rows: tuple[SampleRow, ...]
+    attributes: dict[str, Any]
+
+    @property
+    def polygons(self) -> list[npt.NDArray[np.float64]]:
+        """The polygons, each (n, 2), in the upright picture."""
+        found = self.attributes.get("polygons")
+        if not isinstance(found, list):
+            return []
+        flat = [np.asarray(points or [], np.float64) for points in found]
+        return [points.reshape(-1, 2) for points in flat if points.size % 2 == 0]
+
+    @property
+    def ignored(self) -> list[bool]:
+        """Which polygons the source says to ignore."""
+        flags = self.attributes.get("ignored")
+        count = len(self.polygons)
+        if not isinstance(flags, list) or len(flags) != count:
+            return [False] * count
+        return [bool(flag) for flag in flags]
+
+    @property
+    def texts(self) -> list[str | None]:
+        """The polygons' transcriptions."""
+        texts = self.attributes.get("texts")
+        count = len(self.polygons)
+        return list(texts) if isinstance(texts, list) and len(texts) == count else [None] * count
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe it in JSON terms."""
+        return {
+            "path": self.path,
+            "key": self.key,
+            "row": self.row,
+            "columns": [asdict(row) for row in self.rows],
+            "attributes": _as_json(self.attributes),
+        }
+
+
+def sample_facts(store: Store, key: str) -> SampleFacts:
+    """Gather what is recorded about one sample; no payload is read."""
+    row = store.row(key)
+    rows = []
+    for name, spec in store.columns.items():
+        column = store[name]
+        shape = tuple(int(size) for size in column.shapes[row])
+        rows.append(
+            SampleRow(
+                name,
+                spec.dtype,
+                shape,
+                spec.codec,
+                int(column.nbytes[row]),
+                int(column.offsets[row]),
+                f"{int(column.hashes[row]):016x}",
+            )
+        )
+    return SampleFacts(str(store.path), key, row, tuple(rows), store.attributes(row))
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePicture:
+    """A sample's pixels, and where they are from."""
+
+    pixels: npt.NDArray[np.uint8]
+    """(H, W, 3) RGB, read-only."""
+    column: str
+    to_pixels: npt.NDArray[np.float64]
+    """3x3: from the upright picture, in which polygons are given, to these pixels."""
+
+
+def picture_of(store: Store, row: int) -> SamplePicture | None:
+    """Return the picture, or the default view's tensor where there is no picture column.
+
+    Raises a DecodeError where a decoder is needed and none is installed.
+    """
+    views = views_of(store)
+    tensor = views[0].columns.get("tensor", "tensor") if views else "tensor"
+    for name in ("image", tensor):
+        spec = store.columns.get(name)
+        if spec is None or spec.dtype != "uint8" or len(spec.shape) != 3:
+            continue
+        if store[name].shapes[row][2] != 3 or 0 in store[name].shapes[row]:
+            continue
+        matrix = np.eye(3)
+        inverse = views[0].columns.get("inverse_matrix") if views else None
+        if name != "image" and inverse in store.columns:
+            matrix = np.linalg.inv(np.asarray(store[str(inverse)][row]))
+        try:
+            pixels = store[name][row]
+        except ImportError as exc:
+            raise DecodeError(
+                f"{store.path}: column {name!r} keeps encoded pictures, and no decoder is "
+                f"installed ({exc.name}); pip install 'ocrstore[build]'"
+            ) from exc
+        return SamplePicture(pixels, name, matrix)
+    return None
+
+
+def _as_json(value: Any) -> Any:
+    """Turn what Arrow gives into what JSON takes."""
+    if isinstance(value, dict):
+        return {str(name): _as_json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)

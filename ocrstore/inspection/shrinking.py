@@ -1,0 +1,65 @@
+"""Pictures made small, and outlines drawn on them, with numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+COUNTED, IGNORED = (0, 230, 118), (255, 82, 82)
+"""Colours of polygons that count and of those that are ignored."""
+
+
+def shrink(pixels: Pixels, height: int, width: int) -> Pixels:
+    """Resize by averaging the area under each new pixel; a picture is never enlarged smoothly."""
+    rows = _bounds(pixels.shape[0], height)
+    columns = _bounds(pixels.shape[1], width)
+    # a huge picture is thinned first, so that averaging takes a bounded time
+    step = max(1, min(pixels.shape[0] // (4 * height), pixels.shape[1] // (4 * width)))
+    if step > 1:
+        return shrink(pixels[::step, ::step], height, width)
+    sums = np.add.reduceat(pixels, rows[:-1], axis=0, dtype=np.uint32)
+    sums = np.add.reduceat(sums, columns[:-1], axis=1)
+    tall = np.maximum(1, np.diff(rows))[:, None, None]
+    wide = np.maximum(1, np.diff(columns))[None, :, None]
+    return np.asarray((sums + (tall * wide) // 2) // (tall * wide), np.uint8)
+
+
+def fit(
+    size: tuple[int, int], box: tuple[int, int], *, pixel_aspect: float = 1.0
+) -> tuple[int, int]:
+    """Return (height, width) of a picture scaled into a box, never larger than it is."""
+    scale = min(box[0] / size[0], box[1] / size[1], 1.0)
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale * pixel_aspect))
+
+
+def draw_outlines(
+    pixels: Pixels,
+    polygons: Iterable[npt.NDArray[np.float64]],
+    ignored: Iterable[bool],
+    *,
+    matrix: npt.NDArray[np.float64],
+) -> Pixels:
+    """Return a copy with the polygons' edges drawn, one pixel wide; `matrix` places the points."""
+    drawn = pixels.copy()
+    height, width = drawn.shape[:2]
+    for points, skip in zip(polygons, ignored):
+        if len(points) < 2 or not np.isfinite(points).all():
+            continue
+        moved = np.c_[points, np.ones(len(points))] @ matrix.T
+        corners = np.clip(moved[:, :2] / moved[:, 2:], -4096, 4096 + max(height, width))
+        for start, end in zip(corners, np.roll(corners, -1, axis=0)):
+            steps = int(np.abs(end - start).max()) + 2
+            line = np.linspace(start, end, steps)
+            xs, ys = np.floor(line).astype(int).T
+            inside = (xs >= 0) & (xs < width) & (ys >= 0) & (ys < height)
+            drawn[ys[inside], xs[inside]] = IGNORED if skip else COUNTED
+    return drawn
+
+
+def _bounds(size: int, parts: int) -> npt.NDArray[np.int64]:
+    bounds = np.linspace(0, size, parts + 1).astype(np.int64)
+    bounds[:-1] = np.minimum(bounds[:-1], size - 1)
+    return bounds

@@ -1,0 +1,89 @@
+"""A report on a store: one HTML file with pictures, distributions, problems and suspects."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from ocrstore.errors import OCRStoreError, WriteError
+from ocrstore.inspection.facts import gather_facts
+from ocrstore.inspection.freshness import build_problems
+from ocrstore.inspection.measures import measure, view_boxes
+from ocrstore.inspection.views import views_of
+from ocrstore.store import Store
+
+__all__ = ["make_report", "write_report"]
+
+SAMPLES = 48
+SUSPECTS = 40
+
+
+def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECTS) -> str:
+    """Return the report as HTML; payload is read for the pictures that are shown only."""
+    try:
+        import cv2  # noqa: F401  # asked for here, so that the error says what to install
+    except ImportError as exc:
+        raise OCRStoreError(
+            "a report has pictures in it, which need OpenCV; pip install 'ocrstore[build]'"
+        ) from exc
+    from ocrstore.report import page as pages
+    from ocrstore.report.choosing import choose_varied
+    from ocrstore.report.distributions import Limit, distributions
+    from ocrstore.report.sheet import contact_sheet
+    from ocrstore.report.suspects import find_suspects
+
+    facts = gather_facts(store)
+    measures = measure(store)
+    views = views_of(store)
+    view = views[0] if views else None
+    limit = None
+    if view is not None:
+        limit = Limit(view.name, view.min_size, view_boxes(measures, view, store))
+    found = find_suspects(store, measures, limit)
+    counts, first = build_problems(store)
+    rows = choose_varied(measures, samples)
+    sheet = contact_sheet(store, rows, view, {suspect.row: suspect for suspect in found})
+    shown = "" if len(rows) == len(store) else f" ({len(rows)} of {len(store):,})"
+    sections = [
+        ("sheet", f"Pictures{shown}", sheet),
+        (
+            "distributions",
+            "Distributions",
+            pages.distributions_section(list(distributions(measures, limit))),
+        ),
+        (
+            "suspects",
+            f"Worth a look ({len(found):,})",
+            pages.suspects_section(store, found, shown=suspects),
+        ),
+        (
+            "problems",
+            f"Problems ({sum(counts.values()):,})",
+            pages.problems_section(counts, first, recorded="build" in store.metadata),
+        ),
+        ("columns", "Columns", pages.columns_section(facts)),
+    ]
+    name = Path(facts.summary.path).name
+    return pages.page(f"{name}: a report", sections, pages.lead_in(facts))
+
+
+def write_report(store: Store, out: Path, *, samples: int = SAMPLES) -> int:
+    """Write the report to a file, whole or not at all; returns its bytes."""
+    data = make_report(store, samples=samples).encode()
+    folder = out.absolute().parent
+    try:
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{out.name}.", suffix=".part")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(name).chmod(0o666 & ~mask)  # as if it had been opened, not made in secret
+            Path(name).replace(out)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise WriteError(f"{out}: the report cannot be written: {exc.strerror}") from exc
+    return len(data)

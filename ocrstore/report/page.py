@@ -1,0 +1,215 @@
+"""The page: the parts of a report in their order, in one file that needs nothing beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.inspection.facts import Facts
+from ocrstore.inspection.sample import sample_facts
+from ocrstore.inspection.views import recipe_in_words
+from ocrstore.report.charts import percent
+from ocrstore.report.distributions import Distribution
+from ocrstore.report.markup import Markup, join, tag
+from ocrstore.report.sheet import outlines
+from ocrstore.report.suspects import KINDS as SUSPICIONS
+from ocrstore.report.suspects import Suspect, count_kinds
+from ocrstore.report.thumbnails import make_thumbnail
+from ocrstore.store import Store
+from ocrstore.version import __version__
+
+_PROBLEMS_SHOWN = 100
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def page(title: str, sections: Sequence[tuple[str, str, Markup]], lead: Markup) -> str:
+    """Put sections (name, heading, content) together as a whole HTML document."""
+    style = Path(__file__).with_name("style.css").read_text("utf-8")
+    links = [tag("a", heading, href=f"#{name}") for name, heading, _ in sections]
+    head = join(
+        [
+            tag("meta", charset="utf-8"),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            # nothing outside of this file is loaded, and the browser makes sure of it
+            tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+            tag("meta", name="generator", content=f"ocrstore {__version__}"),
+            tag("title", title),
+            tag("style", Markup(style)),
+        ]
+    )
+    body = join(
+        [
+            lead,
+            tag("nav", *links, class_="contents"),
+            *(
+                tag("section", tag("h2", heading), content, id=name)
+                for name, heading, content in sections
+            ),
+            tag("footer", f"Made by ocrstore {__version__}."),
+        ]
+    )
+    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
+
+
+def lead_in(facts: Facts) -> Markup:
+    """Write the head of the page: what this is, in figures and words."""
+    summary = facts.summary
+    tiles = [_tile(f"{summary.samples:,}", "samples")]
+    if facts.polygons is not None:
+        polygons = facts.polygons
+        tiles.append(_tile(f"{polygons.total:,}", "polygons"))
+        tiles.append(_tile(percent(polygons.ignored, polygons.total), "ignored by the source"))
+        for view in facts.views[:1]:
+            if view.name in polygons.too_small:
+                count = polygons.too_small[view.name]
+                tiles.append(_tile(f"{count:,}", f"more under {view.min_size:g} px"))
+    tiles.append(_tile(_bytes(summary.nbytes), "in the file"))
+    if summary.samples:
+        tiles.append(_tile(_bytes(summary.live_nbytes / summary.samples), "per sample"))
+    return tag(
+        "header",
+        tag("h1", tag("bdi", Path(summary.path).name)),
+        tag("div", *tiles, class_="tiles"),
+        _about(facts),
+    )
+
+
+def suspects_section(store: Store, suspects: Sequence[Suspect], *, shown: int) -> Markup:
+    """Rank the samples that a person should look at, with small pictures of the first ones."""
+    if not suspects:
+        return tag("p", "Nothing suspicious was found.", class_="note good")
+    counts = count_kinds(list(suspects))
+    kinds = [
+        tag("li", tag("b", f"{count:,}"), tag("span", SUSPICIONS[kind]))
+        for kind, count in counts.items()
+    ]
+    rows = []
+    for place, suspect in enumerate(suspects[:shown], start=1):
+        try:
+            thumbnail = make_thumbnail(store, suspect.row, side=240)
+        except (CorruptStoreError, DecodeError):
+            thumbnail = None  # the sheet, or `verify`, says why
+        picture: Markup | str = ""
+        if thumbnail is not None:
+            picture = tag(
+                "span",
+                tag("img", src=thumbnail.uri, alt="", loading="lazy"),
+                outlines(sample_facts(store, suspect.key), thumbnail),
+                class_="frame",
+                style=f"--ratio:{thumbnail.width / thumbnail.height:.4f}",
+            )
+        words = tag(
+            "div",
+            tag("b", tag("bdi", suspect.key)),
+            *(tag("span", reason) for reason in suspect.reasons),
+        )
+        rows.append(tag("li", tag("i", str(place)), picture, words))
+    more = len(suspects) - len(rows)
+    return join(
+        [
+            tag("ul", *kinds, class_="kinds"),
+            tag("ol", *rows, class_="suspects"),
+            tag("p", f"… and {more:,} more.", class_="note") if more > 0 else None,
+        ]
+    )
+
+
+def distributions_section(found: Sequence[Distribution]) -> Markup:
+    """Lay the charts out."""
+    if not found:
+        return tag("p", "The index has neither sizes nor polygons.", class_="note")
+    return tag(
+        "div",
+        *(tag("article", tag("h3", one.title), tag("p", one.sentence), one.chart) for one in found),
+        class_="charts",
+    )
+
+
+def problems_section(
+    counts: Mapping[str, int], first: Sequence[Mapping[str, Any]], *, recorded: bool
+) -> Markup:
+    """List what the build reported, by kind."""
+    if not counts:
+        text = "The build reported no problem." if recorded else "No build is recorded."
+        return tag("p", text, class_="note good" if recorded else "note")
+    from ocrstore.building.kinds import KINDS
+
+    parts = []
+    for kind, count in sorted(counts.items(), key=lambda item: -item[1]):
+        known = KINDS.get(kind)
+        mark = "lost" if known is None or known.loses else "noted"
+        lines = [problem for problem in first if problem.get("kind") == kind]
+        items = [
+            tag(
+                "li",
+                tag("b", tag("bdi", line["key"])) if line.get("key") else None,
+                " ",
+                tag("bdi", line.get("message", "")),
+            )
+            for line in lines[:_PROBLEMS_SHOWN]
+        ]
+        left = count - len(items)
+        if left > 0:
+            items.append(tag("li", f"… and {left:,} more."))
+        summary = tag(
+            "summary",
+            tag("b", f"{count:,}"),
+            tag("code", kind),
+            tag("span", known.meaning if known else ""),
+            tag("em", "left out" if mark == "lost" else "good to know", class_=mark),
+        )
+        parts.append(tag("details", summary, tag("ul", *items)))
+    return tag("div", *parts, class_="problems")
+
+
+def columns_section(facts: Facts) -> Markup:
+    """Tabulate the columns and their cost."""
+    head = tag("tr", *(tag("th", name) for name in ("column", "type", "shape", "codec", "bytes")))
+    rows = []
+    for column in facts.summary.columns:
+        sizes = zip(column.min_shape, column.max_shape)
+        shape = " x ".join(str(a) if a == b else f"{a}…{b}" for a, b in sizes)
+        cells = (column.name, column.spec.dtype, shape, column.spec.codec)
+        rows.append(
+            tag(
+                "tr",
+                *(tag("td", cell) for cell in cells),
+                tag("td", _bytes(column.stored_nbytes), class_="number"),
+            )
+        )
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *rows)), class_="wide")
+
+
+def _about(facts: Facts) -> Markup:
+    lines: list[tuple[str, str | Markup]] = []
+    for entry in facts.summary.history[-1:]:
+        at = str(entry.get("at")).replace("T", " ").replace("Z", " UTC")
+        lines.append(("written", f"{at} by {entry.get('by')}"))
+    if facts.source.get("description"):
+        lines.append(("source", str(facts.source["description"])))
+    for view in facts.views:
+        lines.append((f"view {view.name}", " ".join(recipe_in_words(view.recipe))))
+        lines.append(("recipe", tag("code", view.fingerprint)))
+    lines.append(("content", tag("code", facts.summary.fingerprint[:32] + "…")))
+    sound = (
+        "headers are sound (a quick check)"
+        if facts.integrity.ok
+        else f"damaged: {facts.integrity.findings[0]}"
+    )
+    lines.append(("integrity", sound))
+    return tag("dl", *(join([tag("dt", name), tag("dd", text)]) for name, text in lines))
+
+
+def _tile(figure: str, words: str) -> Markup:
+    return tag("div", tag("b", figure), tag("span", words))
+
+
+def _bytes(nbytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.2f} TB"

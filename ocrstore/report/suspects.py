@@ -1,0 +1,150 @@
+"""Samples that a person should look at, ranked: what is odd about them, and how much."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.inspection.measures import Measures
+from ocrstore.report.distributions import Limit, shorter_sides
+from ocrstore.store import Store
+
+KINDS = {
+    "duplicate": "the same picture as another sample, byte by byte",
+    "outside": "polygons that lie wholly outside of the picture",
+    "no-annotation": "no annotation speaks of the picture",
+    "no-polygons": "annotated, but with no polygon at all",
+    "tiny-text": "every polygon that counts is under the limit",
+    "no-area": "polygons without an area",
+    "all-ignored": "every polygon is ignored",
+    "sticks-out": "polygons that stick out of the picture",
+}
+"""What makes a sample suspicious, the worst first."""
+
+_WEIGHTS = {
+    "duplicate": 6.0,
+    "outside": 5.0,
+    "no-annotation": 4.0,
+    "no-polygons": 4.0,
+    "tiny-text": 3.0,
+    "no-area": 2.0,
+    "all-ignored": 1.5,
+    "sticks-out": 0.5,
+}
+_MARGIN = 2.0
+"""Annotators click beside the edge; so many pixels outside are no reason to look."""
+
+
+@dataclass(slots=True)
+class Suspect:
+    """One sample with its reasons."""
+
+    row: int
+    key: str
+    score: float = 0.0
+    kinds: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+def find_suspects(store: Store, measures: Measures, limit: Limit | None) -> list[Suspect]:
+    """Return the suspicious samples, the worst first; from the index alone."""
+    found: dict[int, Suspect] = {}
+
+    def add(row: int, kind: str, reason: str, times: int = 1) -> None:
+        suspect = found.setdefault(row, Suspect(row, store.keys[row]))
+        # the tenth polygon outside says little more than the first
+        suspect.score += _WEIGHTS[kind] * (1 + 0.1 * min(times - 1, 10))
+        suspect.kinds.append(kind)
+        suspect.reasons.append(reason)
+
+    for row, twins in _duplicates(store).items():
+        others = ", ".join(twins[:3]) + (", …" if len(twins) > 3 else "")
+        add(row, "duplicate", f"the same picture as {others}", len(twins))
+    if "polygons" not in store.snapshot.index.attributes.names:
+        return _ranked(found)
+    for row in np.flatnonzero(measures.counts == 0).tolist():
+        if measures.annotated[row]:
+            add(row, "no-polygons", "no polygons")
+        else:
+            add(row, "no-annotation", "no annotation")
+    outside, sticking = _outside(measures)
+    for kind, flags, words in (
+        ("outside", outside, "outside of the picture"),
+        ("no-area", _without_area(measures), "without an area"),
+        ("sticks-out", sticking, "stick out of the picture"),
+    ):
+        for row, times in Counter(measures.owner[flags].tolist()).items():
+            noun = "polygon" if times == 1 else "polygons"
+            verb = words.replace("stick ", "sticks ") if times == 1 else words
+            add(row, kind, f"{times} {noun} {verb}", times)
+    _add_tiny(measures, limit, add)
+    return _ranked(found)
+
+
+def count_kinds(suspects: list[Suspect]) -> dict[str, int]:
+    """Count samples by what is odd about them, the worst kind first."""
+    counts = Counter(kind for suspect in suspects for kind in suspect.kinds)
+    return {kind: counts[kind] for kind in KINDS if counts[kind]}
+
+
+def _ranked(found: dict[int, Suspect]) -> list[Suspect]:
+    return sorted(found.values(), key=lambda suspect: (-suspect.score, suspect.row))
+
+
+def _duplicates(store: Store) -> dict[int, list[str]]:
+    """Group samples by the hash of their source, or of their stored picture."""
+    if "source_hash" in store.index.column_names:
+        hashes = store.index["source_hash"].to_pylist()
+    else:
+        column = next((name for name in ("image", "tensor") if name in store.columns), None)
+        if column is None:
+            return {}
+        hashes = store[column].hashes.tolist()
+    groups: dict[object, list[int]] = {}
+    for row, digest in enumerate(hashes):
+        if digest is not None:
+            groups.setdefault(digest, []).append(row)
+    return {
+        row: [store.keys[other] for other in rows if other != row]
+        for rows in groups.values()
+        if len(rows) > 1
+        for row in rows
+    }
+
+
+def _outside(measures: Measures) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    none = np.zeros(len(measures.owner), np.bool_)
+    if not measures.has_sizes:
+        return none, none
+    left, top, right, bottom = measures.boxes.T
+    wide = measures.width[measures.owner]
+    high = measures.height[measures.owner]
+    wholly = (right <= 0) | (bottom <= 0) | (left >= wide) | (top >= high)
+    partly = (
+        (left < -_MARGIN) | (top < -_MARGIN) | (right > wide + _MARGIN) | (bottom > high + _MARGIN)
+    )
+    return wholly, partly & ~wholly
+
+
+def _without_area(measures: Measures) -> npt.NDArray[np.bool_]:
+    sizes = measures.box_sizes
+    return np.asarray(~(sizes > 0).all(axis=1))  # NaN: a polygon without points
+
+
+def _add_tiny(measures: Measures, limit: Limit | None, add: object) -> None:
+    assert callable(add)
+    pixels = limit.pixels if limit is not None else 8.0
+    sizes = limit.sizes if limit is not None and limit.sizes is not None else measures.box_sizes
+    place = f"in view {limit.view}" if limit is not None and limit.sizes is not None else ""
+    counted = ~measures.ignored
+    tall = counted & (shorter_sides(sizes) >= pixels)
+    number = np.bincount(measures.owner[counted], minlength=measures.samples)
+    large = np.bincount(measures.owner[tall], minlength=measures.samples)
+    for row in np.flatnonzero((number > 0) & (large == 0)).tolist():
+        words = "its only polygon" if number[row] == 1 else f"all {number[row]} polygons"
+        add(row, "tiny-text", f"{words} under {pixels:g} px {place}".rstrip())
+    for row in np.flatnonzero((number == 0) & (measures.counts > 0)).tolist():
+        add(row, "all-ignored", f"all {measures.counts[row]} polygons ignored")
