@@ -21,6 +21,8 @@ from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MAX_POINTS, MapParams, Maps
 from ocrstore.maps.border import BorderPainter
 from ocrstore.maps.memory import BlockPool
 from ocrstore.maps.outlines import measure
+from ocrstore.maps.segments import DENSE_NUMBERS, measure_by_edges, measure_densely
+from ocrstore.maps.tiles import Tile
 
 NAMES = ("prob_map", "prob_mask", "thresh_map", "thresh_mask")
 SQUARE = np.array([[20, 20], [60, 20], [60, 60], [20, 60]], np.float64)
@@ -595,6 +597,43 @@ def test_few_blocks_are_kept() -> None:
     assert pool.free_nbytes <= 1000
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name != "around the canvas"])
+def test_company_makes_no_difference(name: str) -> None:
+    """What is drawn alone and what is drawn among many, in another way, is the same to 1e-5."""
+    polygons = CASES[name]
+    alone = draw_maps(polygons, [False] * len(polygons), 100, 700)
+    # as many points each, so that they are measured together; apart, so that they do not overlap
+    others = [polygon + np.array([250 + 6 * i, 0]) for i in range(50) for polygon in polygons]
+    among = draw_maps([*polygons, *others], [False] * len(polygons) * 51, 100, 700)
+    seen = slice(None), slice(0, 125)
+    parts = [Maps(*(getattr(maps, n)[seen] for n in NAMES)) for maps in (alone, among)]
+    assert_same(*parts, tolerance=1e-5)
+
+
+def test_ways_of_measuring_agree() -> None:
+    """Lines, the dense way and edge by edge give the same distances, to 1e-5."""
+    polygon = word(70, 22, 0.5, (55.3, 47.8))
+    (outlines,) = measure([polygon])
+    area, length = area_and_length(polygon)
+    reach = area * 0.84 / length
+    directions, slopes = outlines.edges / outlines.lengths, np.array([0.4 / reach])
+    tile = Tile(0, 0, 0, 120, 100, 0)
+    dense, edgewise = np.empty(12_000, np.float32), np.empty((100, 120), np.float32)
+    scratch = np.empty(3 * DENSE_NUMBERS, np.float32)
+    measure_densely(dense, scratch, [tile], outlines, directions, slopes)
+    measure_by_edges(
+        edgewise, tile, outlines, directions, reach=reach, slope=0.4 / reach, kind=np.float32
+    )
+    expected = distance_to_edges(polygon, 100, 120) * (0.4 / reach)
+    near = expected <= 0.4
+    assert np.abs(dense.reshape(100, 120) - expected).max() < 1e-5
+    assert np.abs(edgewise - expected)[near].max() < 1e-5
+    # and by lines, which copies to the right of it make worth while
+    maps = draw_maps([polygon, *[polygon + np.array([200, 0])] * 100], [False] * 101, 100, 400)
+    inside = near & (maps.thresh_mask[:, :120] == 1)
+    assert np.abs(maps.thresh_map[:, :120] - (0.7 - expected))[inside].max() < 1e-5
+
+
 def test_convexity() -> None:
     """Only what turns once, forwards, is convex."""
     squares = [SQUARE, SQUARE[::-1], SQUARE * 1e6, np.roll(SQUARE, 1, axis=0)]
@@ -609,8 +648,8 @@ def test_convexity() -> None:
 def are_convex(polygons: list[np.ndarray]) -> list[bool]:
     """Ask for polygons with the same number of points."""
     (outlines,) = measure(polygons)
-    painter = BorderPainter(outlines, np.ones(len(polygons)), thresh_min=0.3, thresh_max=0.7)
-    return painter.convex.tolist()
+    painter = BorderPainter(outlines, outlines.perimeters, thresh_min=0.3, thresh_max=0.7)
+    return painter.find_lined()
 
 
 def test_the_algorithm_has_a_name() -> None:

@@ -20,10 +20,12 @@ import argparse
 import csv
 import logging
 import math
+import multiprocessing
 import sys
 import tempfile
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,6 +53,7 @@ class Run:
     precision: str
     seed: int
     losses: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
     hmean: float = math.nan
     seconds: float = 0.0
 
@@ -131,27 +134,57 @@ def train(run: Run, dataset, args, callbacks=()) -> Run:
     return run
 
 
-def experiment(images: Path, annotations: Path | None, args) -> tuple[dict[str, Run], SameWeights]:
-    live = LiveDataset(images, annotations=annotations, size=args.size)
-    half = LiveDataset(images, annotations=annotations, size=args.size, map_dtype=torch.float16)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "pictures.ocrs"
-        build(images, path, annotations=annotations, size=args.size, workers=0)
-        stored = OCRStoreDataset(path)
+RUNS = {
+    "live": ("live", "live", "32", 0),
+    "rounded": ("live, rounded", "rounded", "32", 0),
+    "store": ("store", "store", "32", 0),
+    "seed": ("live, seed 1", "live", "32", 1),
+    "live mixed": ("live, mixed", "live", "mixed", 0),
+    "store mixed": ("store, mixed", "store", "mixed", 0),
+}
+
+
+def train_one(key: str, images: Path, annotations: Path | None, store: Path, args) -> Run:
+    """Train one of RUNS, in whatever process; it depends on nothing but its arguments."""
+    quieten(args)
+    run = Run(*RUNS[key])
+    rounded = {"map_dtype": torch.float16} if run.source == "rounded" else {}
+    if run.source != "store":
+        dataset = LiveDataset(images, annotations=annotations, size=args.size, **rounded)
+        return train(run, dataset, args)
+    same_weights = None
+    if key == "store":
+        live = LiveDataset(images, annotations=annotations, size=args.size)
         samples = [live[row] for row in range(len(live))]
         same_weights = SameWeights({s["image_filename"]: s for s in samples})
-        runs = {
-            "live": train(Run("live", "live", "32", 0), live, args),
-            "rounded": train(Run("live, rounded", "live", "32", 0), half, args),
-            "store": train(Run("store", "store", "32", 0), stored, args, [same_weights]),
-            "seed": train(Run("live, seed 1", "live", "32", 1), live, args),
-            "live mixed": train(Run("live, mixed", "live", "mixed", 0), live, args),
-            "store mixed": train(Run("store, mixed", "store", "mixed", 0), stored, args),
-        }
-    return runs, same_weights
+    callbacks = [] if same_weights is None else [same_weights]
+    run = train(run, OCRStoreDataset(store), args, callbacks)
+    run.gaps = [] if same_weights is None else same_weights.gaps
+    return run
 
 
-def report(runs: dict[str, Run], same_weights: SameWeights, args) -> bool:
+def experiment(images: Path, annotations: Path | None, args) -> dict[str, Run]:
+    """Run everything; `args.jobs` processes at a time, which changes nothing but the time."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "pictures.ocrs"
+        build(images, store, annotations=annotations, size=args.size, workers=0)
+        given = (images, annotations, store, args)
+        if args.jobs == 1:
+            return {key: train_one(key, *given) for key in RUNS}
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(args.jobs, mp_context=context) as pool:
+            # the longest first
+            waiting = {key: pool.submit(train_one, key, *given) for key in reversed(RUNS)}
+            return {key: waiting[key].result() for key in RUNS}
+
+
+def quieten(args) -> None:
+    torch.set_num_threads(args.threads)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")  # Lightning's advice on workers; one process is meant here
+
+
+def report(runs: dict[str, Run], args) -> bool:
     reference = np.array(runs["live"].losses)
     print("| run | precision | first loss | last loss | largest difference to live | H-mean | s |")
     print("|---|---|---|---|---|---|---|")
@@ -165,7 +198,7 @@ def report(runs: dict[str, Run], same_weights: SameWeights, args) -> bool:
         )
     print()
     exact = runs["store"].losses == runs["rounded"].losses
-    gap = max(same_weights.gaps)
+    gap = max(runs["store"].gaps)
     apart = abs(runs["live"].hmean - runs["seed"].hmean)
     here = abs(runs["store"].hmean - runs["live"].hmean)
     finite = all(np.isfinite(runs[n].losses).all() for n in ("live mixed", "store mixed"))
@@ -204,25 +237,23 @@ def main() -> int:
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time")
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--csv", type=Path, help="write the loss of every step of every run")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")  # Lightning's advice on workers; one process is meant here
     with tempfile.TemporaryDirectory() as folder:
         if args.images is None:
             write_scenes(Path(folder), args.count)
-            runs, gaps = experiment(Path(folder) / "images", Path(folder) / "gt", args)
+            runs = experiment(Path(folder) / "images", Path(folder) / "gt", args)
         else:
-            runs, gaps = experiment(args.images, args.annotations, args)
+            runs = experiment(args.images, args.annotations, args)
     if args.csv is not None:
         with args.csv.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["step", *(run.name for run in runs.values())])
             for step, row in enumerate(zip(*(r.losses for r in runs.values()), strict=True)):
                 writer.writerow([step, *(f"{v:.8f}" for v in row)])
-    return 0 if report(runs, gaps, args) else 1
+    return 0 if report(runs, args) else 1
 
 
 if __name__ == "__main__":

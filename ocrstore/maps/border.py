@@ -1,16 +1,15 @@
-"""The values of threshold maps: exact distances to polygon edges; hides how they are batched.
+"""The borders of polygons in threshold maps and masks; hides which way leads to a distance.
 
-Two ways lead to the same distances. A convex polygon needs no segment arithmetic: inside it, the
-nearest edge is the nearest line, so the distance is -max(s) over the signed distances s to its
-lines; outside, it is max(s), except in the wedge beyond a corner, where it is the distance to the
-corner. That is an addition and a maximum per edge and pixel, and the wedges of all polygons are
-done at once. Any other polygon goes edge by edge, each over the pixels within D of that edge.
+A convex polygon needs no segment arithmetic: inside it, the nearest edge is the nearest line, so
+the distance is -max(s) over the signed distances s to its lines; outside, it is max(s), except in
+the wedge beyond a corner, where it is the distance to the corner. That is an addition and a maximum
+per edge and pixel, and the wedges of all polygons are done at once. It takes long to prepare, so it
+is for much to draw. All else is measured by segments, which gives the same distances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -19,41 +18,24 @@ import numpy.typing as npt
 from ocrstore.maps.memory import POOL
 from ocrstore.maps.offsets import SLACK, Contour, fill
 from ocrstore.maps.outlines import Bools, Floats, Ints, Outlines
+from ocrstore.maps.segments import DENSE_NUMBERS, Image, measure_by_edges, measure_densely
+from ocrstore.maps.tiles import TILE_PIXELS, Tile
 
-Image = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.uint8]
-Number = TypeVar("Number", np.float32, np.uint8)
 
-_TILE_PIXELS = 1 << 14
-"""What is measured in one go: small enough for the cache."""
 _BATCH_PIXELS = 1 << 17
 """What is measured before it is put on the canvas, polygons that are larger apart."""
 _TILES_TOGETHER = 128
+_TILE_COST = 1500
+_LINES_COST = 60_000
+"""Lines take less time per pixel than segments, and more to prepare: as much more as these many
+pixels do, and the work on a tile is as much as that on so many. Both are measured."""
 _TINY = 1e-300
 """Least divisor: polygons and edges without extent are there, but not used."""
 _MAX_CONVEX_EDGES = 16
 """With more edges than these, most pixels are far from most edges."""
 _MAX_SLENDERNESS = 2000.0
 """Perimeter over D up to which float32 gives the values to better than 0.0005."""
-
-
-class _Tile(NamedTuple):
-    """Some whole rows of a polygon's box; `start` is where its pixels begin in the batch."""
-
-    polygon: int
-    left: int
-    top: int
-    width: int
-    height: int
-    start: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.width * self.height
-
-    def of(self, batch: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        """Return this tile's part of the batch as a picture."""
-        return batch[self.start : self.end].reshape(self.height, self.width)
 
 
 class BorderPainter:
@@ -66,18 +48,16 @@ class BorderPainter:
         self._distances = distances
         self._peak = np.float32(thresh_max)
         self._slopes = (thresh_max - thresh_min) / np.maximum(distances, _TINY)
-        directions = outlines.edges / np.maximum(outlines.lengths, _TINY)
-        # outwards: to the right of the direction if the area is positive
-        normals = directions[::-1] * np.sign(outlines.areas)[:, None]
-        np.negative(normals[1], out=normals[1])
-        slender = outlines.perimeters > _MAX_SLENDERNESS * distances
-        self._slender = slender.tolist()
-        self._directions = directions
-        self._prepare_corners(directions, normals)
-        self._lined = (self.convex & ~slender).tolist()
+        self._directions = outlines.edges / np.maximum(outlines.lengths, _TINY)
+        self._slender = (outlines.perimeters > _MAX_SLENDERNESS * distances).tolist()
+        self._lined: list[bool] = []
 
-    def _prepare_corners(self, directions: Floats, normals: Floats) -> None:
+    def find_lined(self) -> list[bool]:
         """Find the convex polygons, and what of their corners and lines each tile needs."""
+        directions = self._directions
+        # outwards: to the right of the direction if the area is positive
+        normals = directions[::-1] * np.sign(self._outlines.areas)[:, None]
+        np.negative(normals[1], out=normals[1])
         count = directions.shape[2]
         following = np.arange(1 - count, 1)
         leaving, second = directions.take(following, axis=2), normals.take(following, axis=2)
@@ -85,7 +65,7 @@ class BorderPainter:
         sines = -(products[0] + products[1])
         products = normals * second
         cosines = products[0] + products[1]
-        self.convex = find_convex(self._outlines, sines, cosines)
+        convex = find_convex(self._outlines, sines, cosines)
         # the part of a wedge in which a line is nearer than D is a kite: the corner, the ends of
         # both normals, and where the lines at their ends meet; the dilated contour ends it earlier
         tip = (normals + second) / np.maximum(1 + cosines, _TINY)
@@ -103,11 +83,13 @@ class BorderPainter:
                 -leaving,
             )
         )
+        lined: list[bool] = (convex & ~np.array(self._slender)).tolist()
+        return lined
 
     def paint(self, canvas: Image, mask: Mask, dilated: Sequence[tuple[int, Contour]]) -> None:
         """Raise the canvas to the polygons' values, the mask to 1, in their dilated contours."""
         height, width = canvas.shape
-        batch: list[tuple[_Tile, Contour]] = []
+        batch: list[tuple[Tile, Contour]] = []
         pixels = 0
         for polygon, contour in dilated:
             if not len(contour):
@@ -121,29 +103,38 @@ class BorderPainter:
             if batch and pixels + across * down > _BATCH_PIXELS:
                 self._paint_batch(canvas, mask, batch, pixels)
                 batch, pixels = [], 0
-            batch.append((_Tile(polygon, left, top, across, down, pixels), contour))
+            batch.append((Tile(polygon, left, top, across, down, pixels), contour))
             pixels += across * down
         if batch:
             self._paint_batch(canvas, mask, batch, pixels)
 
     def _paint_batch(
-        self, canvas: Image, mask: Mask, batch: Sequence[tuple[_Tile, Contour]], pixels: int
+        self, canvas: Image, mask: Mask, batch: Sequence[tuple[Tile, Contour]], pixels: int
     ) -> None:
         # in few sizes, so that they come again
-        room = max(2 * pixels + _MAX_CONVEX_EDGES * max(_TILE_PIXELS, canvas.shape[1]), 1 << 19)
-        block = POOL.take(4 << (room - 1).bit_length()).view(np.float32)
+        scratch_size = max(_MAX_CONVEX_EDGES * max(TILE_PIXELS, canvas.shape[1]), 3 * DENSE_NUMBERS)
+        room = 2 * pixels + scratch_size
+        block = POOL.take(4 << max(19, (room - 1).bit_length())).view(np.float32)
         values = block[:pixels]  # first how far each pixel is below the peak
         own_mask = block[pixels : 2 * pixels].view(np.uint8)[:pixels]
         own_mask.fill(0)
-        lined: list[_Tile] = []
-        others: list[_Tile] = []
-        for box, _ in batch:
-            (lined if self._lined[box.polygon] else others).extend(_split(box))
+        lined, dense, others = self._sort([tile for box, _ in batch for tile in box.split()])
+        scratch = block[2 * pixels :]
         for first in range(0, len(lined), _TILES_TOGETHER):
-            some = lined[first : first + _TILES_TOGETHER]
-            self._measure_lines(values, block[2 * pixels :], some)
+            self._measure_lines(values, scratch, lined[first : first + _TILES_TOGETHER])
+        for first in range(0, len(dense), _TILES_TOGETHER):
+            some = dense[first : first + _TILES_TOGETHER]
+            measure_densely(values, scratch, some, self._outlines, self._directions, self._slopes)
         for tile in others:
-            self._measure_segments(tile.of(values), tile)
+            measure_by_edges(
+                tile.of(values),
+                tile,
+                self._outlines,
+                self._directions,
+                reach=float(self._distances[tile.polygon]),
+                slope=float(self._slopes[tile.polygon]),
+                kind=np.float64 if self._slender[tile.polygon] else np.float32,
+            )
         np.subtract(self._peak, values, out=values)
         # each of OpenCV's functions is far faster on a part of a canvas than numpy's are
         for box, contour in batch:
@@ -156,7 +147,26 @@ class BorderPainter:
             cv2.max(view, raised, raised)
             cv2.copyTo(raised, own, view)
 
-    def _measure_lines(self, values: Image, scratch: Image, tiles: Sequence[_Tile]) -> None:
+    def _sort(self, tiles: Sequence[Tile]) -> tuple[list[Tile], list[Tile], list[Tile]]:
+        """Return the tiles to measure by lines, densely, and edge by edge."""
+        edges = self._outlines.lengths.shape[1]
+        pixels = sum(tile.width * tile.height for tile in tiles)
+        by_lines = pixels + _TILE_COST * len(tiles) > _LINES_COST
+        if by_lines and not self._lined:
+            self._lined = self.find_lined()
+        lined: list[Tile] = []
+        dense: list[Tile] = []
+        others: list[Tile] = []
+        for tile in tiles:
+            if by_lines and self._lined[tile.polygon]:
+                lined.append(tile)
+            elif self._slender[tile.polygon] or edges * tile.width * tile.height > DENSE_NUMBERS:
+                others.append(tile)
+            else:
+                dense.append(tile)
+        return lined, dense, others
+
+    def _measure_lines(self, values: Image, scratch: Image, tiles: Sequence[Tile]) -> None:
         """Measure convex polygons by their lines, then the wedges beyond their corners."""
         table = np.array(tiles).T
         corners = self._corners.take(table[0], axis=1)
@@ -215,43 +225,6 @@ class BorderPainter:
             nearest = np.sqrt(squares[0] + squares[1]) * numbers[6]
             values[origin[inside]] = nearest[inside]
 
-    def _measure_segments(self, view: Image, tile: _Tile) -> None:
-        """Measure a polygon of any form, edge by edge."""
-        reach = self._distances[tile.polygon]
-        slope = float(self._slopes[tile.polygon])
-        kind = np.float64 if self._slender[tile.polygon] else np.float32
-        heads = self._outlines.points[:, tile.polygon] - np.array([[tile.left], [tile.top]])
-        tails = heads - self._outlines.edges[:, tile.polygon]
-        lengths = self._outlines.lengths[tile.polygon]
-        begin = np.ceil(np.maximum(np.minimum(tails, heads) - reach, 0))
-        ceiling = np.array([[tile.width - 1], [tile.height - 1]])
-        end = np.floor(np.minimum(np.maximum(tails, heads) + reach, ceiling)) + 1
-        # a repeated point makes an edge without direction; the edges beside it have its distance
-        near = ((end > begin).all(axis=0) & (lengths > 0)).nonzero()[0]
-        boxes = np.concatenate((begin, end))[:, near].T.astype(np.intp).tolist()
-        dx, dy = self._directions[:, tile.polygon]
-        halves = lengths * (slope / 2)
-        # from the corner of the box, so that numbers are small wherever the edge begins
-        x, y = (begin - tails) * slope
-        numbers = np.stack((dx, dy, dx * y - dy * x, dx * x + dy * y - halves, halves))
-        steps = (np.arange(max(tile.width, tile.height)) * slope).astype(kind)
-        squares = np.full(view.shape, np.inf, kind)
-        for (left, top, right, bottom), (dx, dy, across, along, half) in zip(
-            boxes, numbers[:, near].T.astype(kind), strict=True
-        ):
-            x, y = steps[: right - left], steps[: bottom - top, None]
-            square = (dx * y + across) - dy * x
-            square *= square
-            beyond = (dy * y + along) + dx * x
-            np.abs(beyond, out=beyond)
-            beyond -= half
-            np.maximum(beyond, 0, out=beyond)
-            beyond *= beyond
-            square += beyond
-            part = squares[top:bottom, left:right]
-            np.minimum(part, square, out=part)
-        view[...] = np.sqrt(squares, out=squares)
-
 
 def find_convex(outlines: Outlines, sines: Floats, cosines: Floats) -> Bools:
     """Tell which polygons turn forward at every corner and once around in all.
@@ -265,17 +238,3 @@ def find_convex(outlines: Outlines, sines: Floats, cosines: Floats) -> Bools:
     turns -= outlines.lengths == 0
     once = np.add.reduce(turns, axis=1) < 3 * np.pi
     return np.asarray(once & (np.minimum.reduce(turns, axis=1) >= 0))
-
-
-def _split(box: _Tile) -> list[_Tile]:
-    if box.width * box.height <= _TILE_PIXELS:
-        return [box]
-    step = max(1, _TILE_PIXELS // box.width)
-    return [
-        box._replace(
-            top=box.top + row,
-            height=min(step, box.height - row),
-            start=box.start + row * box.width,
-        )
-        for row in range(0, box.height, step)
-    ]

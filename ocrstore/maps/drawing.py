@@ -95,10 +95,10 @@ def _blank(height: int, width: int, params: MapParams) -> Maps:
     floats = block[: 8 * pixels].view(np.float32).reshape(2, height, width)
     masks = block[8 * pixels :].reshape(2, height, width)
     maps = Maps(floats[0], masks[0], floats[1], masks[1])
-    # each in the way that is fastest for it: `fill` is for bytes, and not for floats
+    # each in the way that is fastest for it: `fill` is for bytes; floats are copied from a row
     block[: 4 * pixels].fill(0)
     maps.prob_mask.fill(1)
-    maps.thresh_map[...] = params.thresh_min
+    maps.thresh_map[...] = np.full(width, params.thresh_min, np.float32)
     maps.thresh_mask.fill(0)
     return maps
 

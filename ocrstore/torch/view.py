@@ -155,9 +155,7 @@ class StoreView:
     def ask_for(self, rows: IntArray) -> None:
         """Ask the system to read the rows; returns before they are there."""
         self.check()
-        file = self.open_file()
-        missing = [part for part in self.ranges(rows) if not residency.is_cached(file.fd, *part)]
-        residency.ask_for(file.fd, residency.merge(missing))
+        residency.ask_for(self.open_file(), self._data, self.ranges(rows))
 
     def warm(self, *, progress: residency.Progress | None = None) -> int:
         """Read all columns of the view into the page cache; return their bytes."""

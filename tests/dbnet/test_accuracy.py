@@ -30,14 +30,21 @@ def test_every_step_from_a_store_equals_the_live_pipeline(accuracy, tmp_path, ca
     """Bit for bit with maps rounded to float16; within the rounding's bound with float32 maps."""
     accuracy.write_scenes(tmp_path, 6)
     args = Namespace(
-        size=96, epochs=2, batch_size=3, backbone="resnet10", lr=1e-3, accelerator="cpu"
+        size=96,
+        epochs=2,
+        batch_size=3,
+        backbone="resnet10",
+        lr=1e-3,
+        accelerator="cpu",
+        threads=1,
+        jobs=1,
     )
-    runs, same = accuracy.experiment(tmp_path / "images", tmp_path / "gt", args)
+    runs = accuracy.experiment(tmp_path / "images", tmp_path / "gt", args)
     assert runs["store"].losses == runs["rounded"].losses
-    assert len(runs["store"].losses) == len(same.gaps) == 4
-    assert 0 < max(same.gaps) <= accuracy.BOUND
+    assert len(runs["store"].losses) == len(runs["store"].gaps) == 4
+    assert 0 < max(runs["store"].gaps) <= accuracy.BOUND
     assert runs["store"].losses[0] == pytest.approx(runs["live"].losses[0], abs=accuracy.BOUND)
     for run in runs.values():
         assert torch.isfinite(torch.tensor(run.losses)).all()
-    accuracy.report(runs, same, args)
+    accuracy.report(runs, args)
     assert "holds: store = live with maps rounded to float16" in capsys.readouterr().out

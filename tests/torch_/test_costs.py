@@ -127,17 +127,22 @@ def test_warm_reads_everything(store_path, tmp_path):
     assert json.loads(done.output)["nbytes"] == nbytes
 
 
-def test_without_cachestat_pages_are_touched(store_path, monkeypatch):
-    """Where nobody tells what is cached, rows are simply read."""
+def test_without_cachestat_rows_are_simply_read(store_path, monkeypatch):
+    """Where nobody tells what is cached, rows are read; without preadv, their pages are touched."""
     monkeypatch.setattr(residency, "_syscall", lambda: None)
-    touched = []
-    original = residency.touch
-    monkeypatch.setattr(
-        residency, "touch", lambda *args: (touched.append(args[1:]), original(*args))
-    )
+    read = []
+    original = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, to, at: (read.append(at), original(fd, to, at))[1])
     view = OCRStoreDataset(store_path).views[0]
-    view.bring_in(np.array([3, 4, 9]))
-    assert sorted(touched) == sorted(view.ranges(np.array([3, 4, 9])))
-    monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    view.ask_for(np.array([3]))
+    rows = np.array([3, 4, 9])
+    view.bring_in(rows)
+    ranges = residency.merge(view.ranges(rows))
+    assert read == [offset for offset, _ in ranges]
+    monkeypatch.delattr(os, "preadv")
+    touched = []
+    touch = residency.touch
+    monkeypatch.setattr(residency, "touch", lambda *args: (touched.append(args[1:]), touch(*args)))
+    view.bring_in(rows)
+    assert touched == ranges
+    view.ask_for(rows)
     assert residency.merge([(0, 10), (5, 3), (10, 5), (2**30, 7)]) == [(0, 15), (2**30, 7)]
