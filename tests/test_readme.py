@@ -18,9 +18,8 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """A folder with the stores that the README speaks of, built from drawn pictures."""
-    from tools.scenes import write_scenes
-
     import ocrstore
+    from tools.scenes import write_scenes
 
     folder = tmp_path_factory.mktemp("readme")
     write_scenes(folder, 17, height=240, width=320, words=2)
