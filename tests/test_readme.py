@@ -28,7 +28,9 @@ def workplace(tmp_path_factory):
     return folder
 
 
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning")  # no GPU here
+# the machine that runs the tests may have no GPU, and fewer cores than the example has workers
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_python_examples_run(workplace, monkeypatch):
     """All Python blocks, in order, in one namespace, as a reader would paste them."""
     pytest.importorskip("torch")
