@@ -91,7 +91,7 @@ def derive_single(source: Source) -> float:
 
 def write_once(path: Path, nbytes: int) -> float:
     """The cost of writing so many bytes to a plain file, and of knowing that they are there."""
-    block = np.random.default_rng(0).integers(0, 256, 8 << 20, np.uint8).tobytes()
+    block = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8).tobytes()
     started = time.perf_counter()
     with path.open("wb") as file:
         for start in range(0, nbytes, len(block)):
