@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ocrstore.errors import CorruptStoreError, OCRStoreError, SchemaError, UnknownSampleError
+from ocrstore.format.acceptance import check_columns, stored_rows
 from ocrstore.format.bulk import BulkFile
 from ocrstore.format.columns import Column
 from ocrstore.format.environment import Environment, write_error
@@ -20,7 +21,7 @@ from ocrstore.format.locking import FileLock
 from ocrstore.format.payload import PayloadWriter, StoredRow
 from ocrstore.format.publication import partial_path, publish
 from ocrstore.format.snapshot import Snapshot, take_snapshot
-from ocrstore.format.writer import check_columns, open_for_change, stored_rows
+from ocrstore.format.writer import open_for_change
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all)."""

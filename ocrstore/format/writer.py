@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ocrstore.errors import (
@@ -19,27 +18,22 @@ from ocrstore.errors import (
     UnknownSampleError,
 )
 from ocrstore.format import resume as resuming
+from ocrstore.format.acceptance import Arrays, check_columns, check_key, stored_rows
 from ocrstore.format.attributes import check_schema, to_schema, to_table, unify
 from ocrstore.format.bulk import BulkFile
-from ocrstore.format.codecs import encode_row
-from ocrstore.format.columns import Column, Encoded
+from ocrstore.format.columns import Column
 from ocrstore.format.environment import Environment
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
 from ocrstore.format.index import Rows, build_table
 from ocrstore.format.layout import (
     EXTENT_PREFIX,
-    MAX_KEY_NBYTES,
-    MAX_ROW_NBYTES,
-    is_valid_name,
     parse_extent_key,
 )
 from ocrstore.format.locking import FileLock
 from ocrstore.format.pages import PageReader
-from ocrstore.format.payload import PayloadWriter, StoredRow
+from ocrstore.format.payload import PayloadWriter
 from ocrstore.format.publication import check_target, partial_path, publish
 from ocrstore.format.snapshot import Snapshot, take_snapshot
-
-Arrays = Mapping[str, "npt.ArrayLike | Encoded"]
 
 
 class Writer:
@@ -115,7 +109,7 @@ class Writer:
     ) -> None:
         """Add a sample: one array for every column, and what else is known about it."""
         self._check_open()
-        _check_key(key)
+        check_key(key)
         if key in self._order:
             raise SchemaError(f"sample {key!r} is there already; use replace() to change it.")
         self._take(key, arrays, attributes)
@@ -415,65 +409,3 @@ def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
         lock.release()
         raise
     return environment, lock, base
-
-
-def check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Refuse columns whose name or description cannot be stored."""
-    for name, column in columns.items():
-        if not is_valid_name(name):
-            raise SchemaError(
-                f"column {name!r}: a name has letters, digits and _ . - /, at most 63 of them, and "
-                "is not `key`."
-            )
-        if not isinstance(column, Column):
-            raise SchemaError(f"column {name!r}: expected ocrstore.Column(...), found {column!r}.")
-    return dict(columns)
-
-
-def _check_key(key: str) -> None:
-    if not isinstance(key, str) or not key:
-        raise SchemaError(f"A sample's key is a non-empty text, not {key!r}.")
-    try:
-        nbytes = len(key.encode("utf-8"))
-    except UnicodeEncodeError as exc:
-        raise SchemaError(f"The key {key!r} is not valid Unicode.") from exc
-    if nbytes > MAX_KEY_NBYTES:
-        raise SchemaError(f"The key {key[:40]!r}… has {nbytes} bytes; at most {MAX_KEY_NBYTES}.")
-
-
-def stored_rows(columns: Mapping[str, Column], key: str, arrays: Arrays) -> dict[str, StoredRow]:
-    """Turn a sample's arrays into the bytes to store, or say which one does not fit."""
-    odd = set(arrays) ^ set(columns)
-    if odd:
-        raise SchemaError(
-            f"sample {key!r}: needs one array for each of {sorted(columns)}; "
-            f"missing or unknown: {sorted(odd)}."
-        )
-    rows: dict[str, StoredRow] = {}
-    for name, column in columns.items():
-        value = arrays[name]
-        where = f"sample {key!r}, column {name!r}"
-        if isinstance(value, Encoded):
-            rows[name] = _encoded(column, value, where)
-            continue
-        if column.codec == "jpeg":
-            raise SchemaError(
-                f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
-                "own bytes, so that nothing is lost by encoding again."
-            )
-        array = column.conform(value, where=where)
-        rows[name] = (encode_row(column, array), array.shape)
-    return rows
-
-
-def _encoded(column: Column, row: Encoded, where: str) -> StoredRow:
-    shape = tuple(int(size) for size in row.shape)
-    if not column.accepts(shape) or min(shape, default=0) < 0:
-        raise SchemaError(f"{where}: expected shape {column.shape}, found {shape}.")
-    if column.codec != "jpeg":
-        raise SchemaError(f"{where}: Encoded is for jpeg columns; this one is {column.codec}.")
-    if not column.fits(shape) or len(row.data) > MAX_ROW_NBYTES:
-        raise SchemaError(
-            f"{where}: shape {shape}; a row may have at most 2 GiB. Split the sample."
-        )
-    return np.frombuffer(row.data, np.uint8), shape
