@@ -23,7 +23,7 @@ from ocrstore.decode import DEFAULT_MAX_PIXELS, Header, decode, read_header
 from ocrstore.errors import DecodeError, SchemaError
 from ocrstore.geometry import Matrix, Pixels, invert, transform_points
 from ocrstore.halves import to_float16
-from ocrstore.maps import Maps, draw_maps
+from ocrstore.maps import MAX_POINTS, Maps, draw_maps
 from ocrstore.orientation import turn_polygons
 from ocrstore.recipe import MAP_COLUMNS
 from ocrstore.sample import Polygon, Problem, SourceSample
@@ -318,8 +318,13 @@ def _draw(
     moved, ignored = [], []
     for position, (polygon, source) in enumerate(zip(points, sample.polygons, strict=True)):
         placed = transform_points(matrix, polygon)
+        why = ""
         if not (np.abs(placed) < _FAR).all():
-            message = f"view {view.name}: polygon {position} is sent out of all bounds; not drawn"
+            why = "is sent out of all bounds"
+        elif len(placed) > MAX_POINTS:
+            why = f"has {len(placed)} points, more than the {MAX_POINTS} that can be drawn"
+        if why:
+            message = f"view {view.name}: polygon {position} {why}; kept, but not drawn"
             problems.append(Problem("undrawable-polygon", message, sample.key, position))
             continue
         moved.append(placed)

@@ -21,7 +21,9 @@ BUILD_KINDS: dict[str, Kind] = {
     "maps-missing": Kind("no map file for the picture; its maps were drawn", loses=True),
     "bad-maps": Kind("a map file has the wrong content; its maps were drawn", loses=True),
     "maps-disagree": Kind("a map file contradicts the polygons; its maps were drawn", loses=True),
-    "undrawable-polygon": Kind("the geometry sends a polygon out of all bounds", loses=True),
+    "undrawable-polygon": Kind(
+        "a polygon is sent out of all bounds, or has too many points to be drawn", loses=True
+    ),
     # what is good to know
     "mislabelled": Kind("the content is another format than the file's name says", loses=False),
     "polygons-rotated": Kind("EXIF rotation: the polygons were rotated with it", loses=False),

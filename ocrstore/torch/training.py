@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,10 +84,16 @@ class TrainingView:
         if not self._maps:
             return {}
         from ocrstore.halves import to_float16
-        from ocrstore.maps import draw_maps
+        from ocrstore.maps import MAX_POINTS, draw_maps
 
+        # what the build could not draw either; its report told so
+        drawable = [len(polygon) <= MAX_POINTS for polygon in annotation.polygons]
         maps = draw_maps(
-            annotation.polygons, annotation.ignored, shape[0], shape[1], params=self._map_params()
+            list(compress(annotation.polygons, drawable)),
+            list(compress(annotation.ignored, drawable)),
+            shape[0],
+            shape[1],
+            params=self._map_params(),
         )
         drawn = {name: getattr(maps, name) for name in self._maps}
         # copied, because the four share one block that would live as long as any of them

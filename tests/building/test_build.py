@@ -419,3 +419,22 @@ def test_a_store_without_records_is_made_anew(dataset):
     assert report.action == "rewrite" and report.derived == 2
     assert "not recorded which files" in "\n".join(report.reasons)
     assert check_source(bare, dataset.images, workers=0).ok
+
+
+def test_a_polygon_of_too_many_points_is_kept_but_not_drawn(tmp_path):
+    """Offsetting such a polygon could take hours: it stays in the annotation, and is reported."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(encode(draw(), ".png"))
+    angles = np.linspace(0, 2 * np.pi, 5000, endpoint=False)
+    circle = np.stack((40 + 20 * np.cos(angles), 40 + 20 * np.sin(angles)), axis=1).tolist()
+    words = {"1": {"points": circle}, "2": {"points": [[5, 5], [60, 5], [60, 30], [5, 30]]}}
+    annotations = tmp_path / "a.json"
+    annotations.write_text(json.dumps({"images": {"a.png": {"words": words}}}))
+    report = ocrstore.build(
+        tmp_path / "images", tmp_path / "a.ocrs", annotations=annotations, workers=0
+    )
+    assert kinds(report) == {"undrawable-polygon"}
+    store = ocrstore.open(tmp_path / "a.ocrs")
+    polygons = store.attributes(0)["polygons"]
+    assert [len(polygon) // 2 for polygon in polygons] == [5000, 4]
+    assert store["prob_map"][0].any()
