@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: help setup demo check format test coverage bench clean
 
 help:
-	@echo "make demo      draw pictures, build a store, inspect, verify and read it"
+	@echo "make demo      draw pictures, build a store, inspect, verify and read it, train"
 	@echo "make check     ruff, formatting, mypy --strict"
 	@echo "make test      the whole test suite"
 	@echo "make coverage  the test suite with branch coverage of ocrstore/format"
@@ -40,8 +40,14 @@ test: setup
 coverage: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
 
+# each prints its table and goes on even where a target is missed; quiet machines give better figures
 bench: setup
-	$(BIN)/python tools/bench_format.py
+	-$(BIN)/python tools/bench_format.py
+	-$(BIN)/python tools/bench_decode.py
+	-$(BIN)/python tools/bench_maps.py
+	-$(BIN)/python tools/bench_build.py
+	-$(BIN)/python tools/bench_loader.py
+	-$(BIN)/python tools/bench_memory.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
