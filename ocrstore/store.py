@@ -161,8 +161,8 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, generation: int | None = None) -> None:
-        # keeps symbolic links as they are, and the file when the working directory changes
-        self._absolute = os.path.abspath(path)  # noqa: PTH100
+        # also good when the working directory changes
+        self._absolute = os.path.abspath(path)  # noqa: PTH100  # Path.resolve would follow links
         self._load(take_snapshot(path, generation=generation))
 
     def _load(self, snapshot: Snapshot) -> None:

@@ -1,7 +1,7 @@
 """Writes a new LMDB data file front to back: values as they come, tree and meta pages at the end.
 
 liblmdb copies a value twice on its way to the file and needs as much memory again; here the bytes
-go to the file once, at the speed of a plain write, and equal input gives equal files on every
+go to the file once, by plain writes, and equal input gives equal files on every
 platform. The result is an ordinary LMDB 0.9 file: liblmdb reads it, and changes it later.
 """
 

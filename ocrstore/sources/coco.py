@@ -5,6 +5,7 @@ Hides where each keeps its regions: segmentation parts, masks, points, boxes.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -55,11 +56,13 @@ class _Coco(Dialect):
             where = f"{file.shown} image {image_id!a}"
             yield Entry(names=(name,), record=grouped[image_id], where=where)
 
+    @abstractmethod
     def _images(self, document: Any, shown: str) -> Iterator[tuple[str, str | None, Any]]:
-        raise NotImplementedError
+        """Yield where each picture is described, its id, and the description."""
 
+    @abstractmethod
     def _annotations(self, document: Any, shown: str) -> Iterator[tuple[str, str | None, Any]]:
-        raise NotImplementedError
+        """Yield where each annotation stands, its picture's id, and the annotation."""
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
         """Give each part of each segmentation, or the box where there is none."""

@@ -24,7 +24,7 @@ _COMMA_FIRST = re.compile(rf"\s*{_NUMBER}\s*,", re.IGNORECASE | re.ASCII)
 _LINE_END = re.compile(r"\r\n|\n|\r")  # not str.splitlines, which also cuts at U+2028 and its kin
 _PREFIX = re.compile(r"^(?:poly_)?(?:gt|res)_", re.IGNORECASE)
 SCRIPTS = frozenset(
-    "arabic latin chinese japanese korean bangla hindi symbols mixed none".split()  # noqa: SIM905
+    "arabic latin chinese japanese korean bangla hindi symbols mixed none".split()  # noqa: SIM905 - read
 )
 """What MLT files name between numbers and text, in lower case."""
 
