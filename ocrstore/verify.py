@@ -98,6 +98,7 @@ def _verify(mapping: Mapping, progress: Progress | None) -> Verification:
     values = census.values or dict(_reachable(pages))
     places = _check_generations(pages, mapping, values, result)
     _check_extents(pages, values, places, result, progress)
+    _note_orphans(pages, values, result)
     _note_dead_space(pages, mapping, census.free_pages, result)
     return result
 
@@ -260,6 +261,20 @@ def _samples_in(places: _Places, column: str, value: Value) -> str:
     if not inside:
         return "none"
     return inside[0] if len(inside) == 1 else f"{inside[0]} to {inside[-1]}"
+
+
+def _note_orphans(pages: PageReader, values: dict[bytes, Value], result: Verification) -> None:
+    """Tell of extents that were committed and never published; they are checked like others."""
+    if not result.generations:
+        return
+    groups = read_manifest(pages, result.generations[-1]).groups
+    orphans = [key for key in values if (place := parse_extent_key(key)) and place[0] >= groups]
+    if orphans:
+        nbytes = sum(values[key].nbytes for key in orphans)
+        result.notes.append(
+            f"{len(orphans)} extents ({nbytes} bytes) are not published: somebody is writing, or "
+            "was interrupted. The same command goes on with them, any other writer frees them."
+        )
 
 
 def _note_dead_space(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from ocrstore.building.attributes import stored_problems
 from ocrstore.building.build import StrPath, make_recipe
+from ocrstore.building.changes import decoder_families
 from ocrstore.building.derive import Job, Task, stored_sample
-from ocrstore.building.run import deriver
+from ocrstore.building.run import deriver, discarded
+from ocrstore.building.unfinished import name_work, why_not
 from ocrstore.building.views import View, check_views, column_shapes, stored_views, views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.errors import SchemaError, SourceError
+from ocrstore.errors import SchemaError, SourceError, StoreBusyError
+from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
-from ocrstore.format.editing import add_columns
+from ocrstore.format.unfinished import find_unfinished
 from ocrstore.recipe import DTYPES, Recipe
 from ocrstore.sample import Problem
 from ocrstore.sources import Source, open_source
@@ -31,6 +34,10 @@ class AddedView:
     samples: int = 0
     columns: dict[str, int] = field(default_factory=dict)
     """Stored bytes of each new column; empty if the view was there already."""
+    resumed: int = 0
+    """Samples that an interrupted run had made."""
+    discarded: str = ""
+    """What an interrupted run of other work had made, which is lost by this one, and why."""
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -53,7 +60,8 @@ def add_view(
     """Add a view to a store, made from the pictures in it; no other column is touched.
 
     A store without its `image` column needs the source again: `images`, and `annotations` and
-    `format` as in `build`. Its files must be the ones that the store was built from.
+    `format` as in `build`. Its files must be the ones that the store was built from. Interrupted,
+    killed or out of disk space: the store stays as it was, and the same call goes on.
     """
     started = time.perf_counter()
     target = Path(path)
@@ -86,9 +94,23 @@ def add_view(
                 f"{target} does not hold its pictures (no column `image`); name their folder with "
                 "--source"
             )
-        work = _Work(store, added, source, result, workers, progress)
+        token = name_work(
+            "add-view",
+            (added,),
+            images=None if images is None else Path(images),
+            families={} if images is None else decoder_families(),
+            maps_folder=None,
+        )
+        found = find_unfinished(target)
+        if found is not None:
+            result.discarded = discarded(found.samples, why_not(found, token, in_place=True))
         metadata = {**store.metadata, **views_metadata(views)}
-        add_columns(target, specs, work.rows(), metadata=metadata, action="add-view")
+        with ColumnWriter(
+            target, specs, metadata=metadata, resume=token, action="add-view"
+        ) as writer:
+            if writer.generation != store.generation:
+                raise StoreBusyError(f"{target}: was changed just now by others. Run it again.")
+            _Work(store, added, source, result, workers, progress).write(writer)
     with Store(target) as store:
         result.columns = {name: int(store[name].nbytes.sum()) for name in specs}
     result.seconds = time.perf_counter() - started
@@ -104,16 +126,19 @@ class _Work:
     workers: int | None
     progress: Callable[[int, int], None] | None
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
-        """Give each sample's arrays, in row order."""
+    def write(self, writer: ColumnWriter) -> None:
+        """Give each sample's arrays, in row order, from the first that is not there yet."""
         job = Job((self.view,), stored_views=(self.view,), store=Path(self.store.path))
         if self.source is not None:
             # what the store was built with, --max-pixels let in; here it need not be asked again
             job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, self._largest()))
         hashes = self.store.index["source_hash"].to_pylist()
-        total = len(self.store)
-        with deriver(job, total, self.workers) as workers:
-            for row, (task, outcome) in enumerate(workers.derive_all(self._tasks())):
+        total, start = len(self.store), writer.resumed
+        self.result.resumed = start
+        for key, lines in writer.resumed_remarks.items():
+            self.result.problems.extend(stored_problems(key, {"problems": lines}))
+        with deriver(job, total - start, self.workers) as workers:
+            for row, (task, outcome) in enumerate(workers.derive_all(self._tasks(start)), start):
                 key = task.sample.key
                 if isinstance(outcome, Problem):
                     raise SourceError(
@@ -127,12 +152,13 @@ class _Work:
                         "store up to date with `ocrstore build` first"
                     )
                 self.result.problems.extend(outcome.problems)
-                yield outcome.columns
+                remarks = [f"{problem.kind}: {problem.message}" for problem in outcome.problems]
+                writer.add(outcome.columns, remarks=remarks)
                 if self.progress is not None:
                     self.progress(row + 1, total)
 
-    def _tasks(self) -> Iterator[Task]:
-        for row, key in enumerate(self.store.keys):
+    def _tasks(self, start: int) -> Iterator[Task]:
+        for row, key in enumerate(self.store.keys[start:], start):
             if self.source is None:
                 yield Task(stored_sample(key, self.store.attributes(row)), row)
             else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -45,6 +45,14 @@ class Changes:
     def any(self) -> bool:
         """Whether anything has to be done."""
         return bool(self.new or self.changed or self.removed)
+
+    def without(self, keys: Collection[str]) -> Changes:
+        """Return the same, but for what is unchanged among `keys`."""
+        return replace(
+            self,
+            unchanged={key: row for key, row in self.unchanged.items() if key not in keys},
+            problems={key: found for key, found in self.problems.items() if key not in keys},
+        )
 
     def reasons(self) -> list[str]:
         """Say what changed in words, one sentence for each kind."""

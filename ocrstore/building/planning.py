@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from ocrstore.building.changes import Changes, compare, decoder_families, known_from
+from ocrstore.building.unfinished import name_work, why_not
 from ocrstore.building.views import IMPORTED, View, check_views, column_shapes, stored_views
 from ocrstore.errors import SchemaError
 from ocrstore.format.columns import Column
+from ocrstore.format.unfinished import Unfinished, find_unfinished
 from ocrstore.sources import Source
 from ocrstore.store import Store
 
 IN_PLACE = 256
 """Up to this many new and changed pictures, and up to half the store, are written into it in
-place; more of them, and the whole store is written anew, which can be interrupted and resumed."""
+place; more of them, and the whole store is written anew, which leaves no dead space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,9 @@ class BuildPlan:
     """Columns that a rewrite takes over from unchanged samples as they are."""
     families: Mapping[str, str] | None = None
     maps_folder: Path | None = None
+    force: bool = False
+    unfinished: Unfinished | None = None
+    """What an interrupted run has left."""
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -62,13 +63,24 @@ class BuildPlan:
     @property
     def token(self) -> str:
         """Name the work, so that an interrupted build is resumed by the same one only."""
-        described = {
-            "images": os.path.abspath(self.source.images),  # noqa: PTH100 - links stay links
-            "views": [[v.name, v.recipe.fingerprint] for v in self.views],
-            "families": dict(self.families or {}),
-            "maps": None if self.maps_folder is None else str(self.maps_folder.absolute()),
-        }
-        return xxhash.xxh3_128_hexdigest(json.dumps(described, sort_keys=True).encode())
+        return name_work(
+            "build",
+            self.views,
+            images=Path(self.source.images),
+            families=dict(self.families or {}),
+            maps_folder=self.maps_folder,
+        )
+
+    @property
+    def obstacle(self) -> str:
+        """Why the unfinished work that was found is discarded; empty if it is gone on with."""
+        if self.unfinished is None:
+            return ""
+        if self.force:
+            return "everything is made anew, as asked"
+        if self.action == "nothing":
+            return "the store is as the source is, without it"
+        return why_not(self.unfinished, self.token, in_place=self.action == "update")
 
 
 def plan_build(
@@ -86,6 +98,8 @@ def plan_build(
         "source": source,
         "families": families,
         "maps_folder": maps_folder,
+        "force": force,
+        "unfinished": find_unfinished(target),
     }
     if not target.exists():
         changes = compare(source, {}, maps_folder=None)

@@ -38,6 +38,8 @@ class BuildReport:
     """Samples that were there already and had not changed."""
     resumed: int = 0
     """Of those reused, samples that an interrupted build had made."""
+    discarded: str = ""
+    """What an interrupted run had made that could not be used, and why."""
     removed: int = 0
     skipped: list[str] = field(default_factory=list)
     """Keys of the pictures that are in the source and not in the store."""

@@ -20,9 +20,10 @@ from ocrstore.building.provenance import describe_problems, describe_source
 from ocrstore.building.report import BuildReport
 from ocrstore.building.views import views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.errors import SourceError
+from ocrstore.errors import SourceError, StoreBusyError, WriteError
 from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
+from ocrstore.format.unfinished import drop_unfinished
 from ocrstore.format.writer import Writer, append, create
 from ocrstore.sample import Problem
 from ocrstore.sources import Source
@@ -88,6 +89,7 @@ class _Run:
             action=plan.action,
             reasons=list(plan.reasons),
             pictures=len(plan.source),
+            discarded=discarded(plan.unfinished.samples, plan.obstacle) if plan.unfinished else "",
         )
         self._sources: dict[str, tuple[int, int]] = {}
         self._started = time.perf_counter()
@@ -104,21 +106,37 @@ class _Run:
         assert self.plan.old is not None
         self._keep(self.plan.changes, self.plan.old.index)
         self.report.reused = len(self.plan.changes.unchanged)
+        if self.plan.unfinished is not None:
+            try:
+                drop_unfinished(self.plan.target)
+            except (StoreBusyError, WriteError):
+                self.report.discarded = ""  # somebody is at work, or may not write: it stays
 
     def update(self) -> None:
-        """Change samples of a store in place; all changes appear together."""
+        """Change samples of a store in place, resuming what an interrupted build left.
+
+        All changes appear together.
+        """
         plan, changes = self.plan, self.plan.changes
         assert plan.old is not None
-        self._keep(changes, plan.old.index)
-        self.report.reused = len(changes.unchanged)
-        self.report.removed = len(changes.removed)
-        work = {*changes.new, *changes.changed}
-        self._total = len(work)
-        with append(plan.target, action="build") as writer:
-            for key in changes.removed:
+        with append(plan.target, action="build", resume=plan.token) as writer:
+            table = writer.resumed_attributes()
+            resumed = known_from(table)
+            found = compare(self.source, resumed, maps_folder=plan.maps_folder)
+            for key in sorted({*changes.removed, *found.removed}):
                 writer.delete(key)
-            items = [(key, None) for key in self.source.keys if key in work]
-            self._write(writer, items, known=set(changes.changed))
+            # a picture may be again what the store has, after it was made as something else
+            kept = changes.without(resumed)
+            self._keep(kept, plan.old.index)
+            self._keep(found, table)
+            self._count_resumed(writer, found)
+            self.report.reused = len(kept.unchanged) + len(found.unchanged)
+            self.report.removed = len(changes.removed)
+            there = kept.unchanged.keys() | found.unchanged.keys()
+            items = [(key, None) for key in self.source.keys if key not in there]
+            self._done = len(found.unchanged)
+            self._total = self._done + len(items)
+            self._write(writer, items)
             writer.reorder(self.source.keys)
             self._describe(writer)
 
@@ -131,6 +149,7 @@ class _Run:
             attributes=ATTRIBUTES,
             overwrite=plan.target.exists(),
             resume=plan.token,
+            start_over=plan.force,
             action="build",
         )
         with writer:
@@ -139,14 +158,15 @@ class _Run:
             for key in found.removed:
                 writer.delete(key)
             self._keep(found, table)
-            self.report.resumed = self.report.reused = len(found.unchanged)
+            self._count_resumed(writer, found)
+            self.report.reused = len(found.unchanged)
             self.report.removed = len(plan.changes.removed)
             reusable = plan.changes.unchanged if plan.reuses else {}
             items = [
                 (key, reusable.get(key)) for key in self.source.keys if key not in found.unchanged
             ]
             self._done, self._total = len(found.unchanged), len(self.source)
-            self._write(writer, items, known=set(found.changed))
+            self._write(writer, items)
             if not len(writer):
                 raise SourceError(
                     f"none of the {len(self.source)} pictures could be used, so no store was "
@@ -173,10 +193,17 @@ class _Run:
         report.seconds = time.perf_counter() - self._started
         return report
 
-    def _write(
-        self, writer: Writer, items: Sequence[tuple[str, int | None]], *, known: set[str]
-    ) -> None:
-        """Derive or copy samples in order, and write them; `known` ones are in the file already."""
+    def _count_resumed(self, writer: Writer, found: Changes) -> None:
+        """Take note of what an interrupted run left, and what of it cannot be used."""
+        plan = self.plan
+        self.report.resumed = len(found.unchanged)
+        if plan.unfinished is not None and not plan.obstacle:
+            damaged = plan.unfinished.samples - writer.resumed
+            if damaged > 0:
+                self.report.discarded = discarded(damaged, "they are not as they were written")
+
+    def _write(self, writer: Writer, items: Sequence[tuple[str, int | None]]) -> None:
+        """Derive or copy samples in order, and write them."""
         plan = self.plan
         copy_only = not plan.rederived
         job = Job(
@@ -194,7 +221,7 @@ class _Run:
                     self._copy(writer, key, row)
                 else:
                     _, outcome = next(outcomes)
-                    self._take(writer, key, row, outcome, known)
+                    self._take(writer, key, row, outcome)
                 self._done += 1
                 self._tell()
 
@@ -204,20 +231,13 @@ class _Run:
             self._note(sample.problems)
             yield Task(sample, row)
 
-    def _take(
-        self,
-        writer: Writer,
-        key: str,
-        row: int | None,
-        outcome: Derived | Problem,
-        known: set[str],
-    ) -> None:
+    def _take(self, writer: Writer, key: str, row: int | None, outcome: Derived | Problem) -> None:
         if isinstance(outcome, Derived) and len(key.encode()) > MAX_KEY_NBYTES:
             message = f"its path has {len(key.encode())} bytes, a key has {MAX_KEY_NBYTES} at most"
             outcome = Problem("bad-key", message, key=key)
         if isinstance(outcome, Problem):
             self._note([outcome])
-            if key in known:
+            if key in writer:
                 writer.delete(key)  # what the store has of it is not what the source has
             return
         self._note(outcome.problems)
@@ -228,7 +248,7 @@ class _Run:
         attributes = outcome.attributes
         if row is not None:
             arrays |= self._stored_arrays(row)
-        write = writer.replace if key in known else writer.append
+        write = writer.replace if key in writer else writer.append
         write(key, arrays, attributes=attributes)
         self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
         self.report.derived += 1
@@ -265,8 +285,9 @@ class _Run:
             self._note(problems)
         if "problems" not in table.column_names:
             return
-        found = zip(table["key"].to_pylist(), table["problems"].to_pylist(), strict=True)
-        for key, lines in found:
+        # a table of resumed samples may have several rows of one; the last one counts
+        last = dict(zip(table["key"].to_pylist(), table["problems"].to_pylist(), strict=True))
+        for key, lines in last.items():
             if lines and key in changes.unchanged:
                 self._note(stored_problems(key, {"problems": lines}))
 
@@ -305,6 +326,13 @@ class _Run:
             "source": describe_source(self.source),
             "problems": describe_problems(self.report.problems),
         }
+
+
+def discarded(samples: int, obstacle: str) -> str:
+    """Say what becomes of unfinished work that nobody goes on with."""
+    if not obstacle:
+        return ""
+    return f"{samples} sample{'' if samples == 1 else 's'} of unfinished work: {obstacle}"
 
 
 def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:

@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.building.add_view import add_view
-from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
+from ocrstore.cli.console import STORE, console, fail, human_bytes, print_json, progress_bar
 from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
 
 
@@ -32,10 +32,11 @@ def add_view_command(
     format_: str | None,
     workers: int | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Add a view to a store, made from the pictures in it, without touching the rest.
 
-    Its columns go by the view's name: 960/tensor, 960/prob_map and so on.
+    Its columns go by the view's name: 960/tensor, 960/prob_map and so on. Interrupted, the same
+    command goes on where it stopped; until then the store is as it was.
 
     \b
     Examples:
@@ -43,33 +44,41 @@ def add_view_command(
       ocrstore add-view val.ocrs --size 736x1280 --columns tensor,inverse_matrix --view wide
       ocrstore add-view val.ocrs --recipe pipeline.yaml --view crop
     """
-    with progress_bar("adding", quiet=as_json) as advance:
-        result = add_view(
-            store,
-            recipe=recipe,
-            size=size,
-            columns=columns,
-            codecs=codecs or None,
-            view=view,
-            images=source,
-            annotations=annotations,
-            format=format_,
-            workers=workers,
-            progress=advance,
-        )
+    try:
+        with progress_bar("adding", quiet=as_json) as advance:
+            result = add_view(
+                store,
+                recipe=recipe,
+                size=size,
+                columns=columns,
+                codecs=codecs or None,
+                view=view,
+                images=source,
+                annotations=annotations,
+                format=format_,
+                workers=workers,
+                progress=advance,
+            )
+    except KeyboardInterrupt:
+        fail("interrupted; what is done is kept. The same command goes on where this one stopped.")
+        return 130
     if as_json:
         print_json(dataclasses.asdict(result))
-        return
+        return 0
     out = console()
     if not result.columns:
         out.print(
             f"[green]✓[/] {escape(result.store)} has view {result.view} already, by this recipe"
         )
-        return
+        return 0
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
     for problem in result.problems[:5]:
         out.print(f"[dim]· {escape(f'{problem.key}: {problem.message}')}[/]")
+    if result.discarded:
+        out.print(f"[yellow]![/] discarded {escape(result.discarded)}")
+    found = f" ({result.resumed} of an interrupted run)" if result.resumed else ""
     out.print(
-        f"[green]✓[/] {escape(result.store)}: view {result.view} of {result.samples} samples in "
-        f"{result.seconds:.1f} s: {escape(sizes)}"
+        f"[green]✓[/] {escape(result.store)}: view {result.view} of {result.samples} samples{found} "
+        f"in {result.seconds:.1f} s: {escape(sizes)}"
     )
+    return 0

@@ -43,7 +43,11 @@ _SHOWN = 5
     show_default=True,
     help="What to do about pictures and polygons that cannot be used.",
 )
-@click.option("--force", is_flag=True, help="Make everything anew, whatever is there.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Make everything anew, whatever is there; unfinished work is not gone on with.",
+)
 @click.option(
     "--max-pixels",
     type=click.IntRange(1),
@@ -81,7 +85,8 @@ def build_command(
 
     Annotations are looked for beside the pictures and beside the folder, and their dialect is
     recognised. Only what changed is done: new, changed and removed pictures, another recipe.
-    Interrupted, the same command goes on where it stopped.
+    Interrupted (Ctrl-C, killed, a full disk), the same command goes on where it stopped, and a
+    store that was there is as it was until everything is done.
 
     \b
     Examples:
@@ -121,6 +126,8 @@ def build_command(
     if as_json:
         print_json(result.to_json())
     else:
+        if not plan.obstacle and result.discarded:  # the plan did not say so
+            console().print(f"[yellow]![/] discarded {escape(result.discarded)}")
         _print_result(result, report)
     return 0 if result.ok else 1
 
@@ -137,6 +144,13 @@ def _print_plan(plan: BuildPlan) -> None:
     out.print(f"{words[plan.action]} [bold]{escape(str(plan.target))}[/]")
     for reason in plan.reasons:
         out.print(f"  · {escape(reason)}")
+    found = plan.unfinished
+    if found is not None:
+        work = f"{found.samples} samples ({human_bytes(found.nbytes)}) of an interrupted run"
+        if plan.obstacle:
+            out.print(f"  [yellow]![/] {work} are discarded: {escape(plan.obstacle)}")
+        else:
+            out.print(f"  · {work} are there already")
 
 
 def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
@@ -153,6 +167,9 @@ def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
                 "columns": expected.columns,
                 "nbytes": expected.total_nbytes,
                 "free_nbytes": free,
+                "unfinished": None
+                if plan.unfinished is None
+                else {**plan.unfinished.to_json(), "obstacle": plan.obstacle},
             }
         )
         return 0

@@ -8,13 +8,14 @@ import click
 
 from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
 from ocrstore.format.editing import compact
+from ocrstore.format.unfinished import find_unfinished
 
 
 @click.command("compact")
 @click.argument("store", type=STORE)
 @click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
 def compact_command(store: Path, as_json: bool) -> None:
-    """Rewrite a store without dead space and older generations.
+    """Rewrite a store without dead space, older generations and unfinished work.
 
     The new file is written beside the old one and renamed over it, so it needs room for both.
     The fingerprint stays; processes that have the old file open keep it.
@@ -24,10 +25,16 @@ def compact_command(store: Path, as_json: bool) -> None:
       ocrstore compact val.ocrs
     """
     before = store.stat().st_size
+    found = find_unfinished(store)
     with progress_bar("compacting", quiet=as_json) as advance:
         compact(store, progress=advance)
     after = store.stat().st_size
     if as_json:
-        print_json({"path": str(store), "nbytes_before": before, "nbytes_after": after})
+        dropped = 0 if found is None else found.samples
+        record = {"path": str(store), "nbytes_before": before, "nbytes_after": after}
+        print_json({**record, "dropped_samples": dropped})
     else:
+        if found is not None:
+            nbytes = human_bytes(found.nbytes)
+            console().print(f"dropped {found.samples} samples ({nbytes}) of unfinished work")
         console().print(f"[green]✓[/] {store}: {human_bytes(before)} -> {human_bytes(after)}")

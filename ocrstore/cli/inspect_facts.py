@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from ocrstore.cli.console import console, human_bytes, shown
+from ocrstore.format.unfinished import Unfinished
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.freshness import NEWER, UP_TO_DATE
 from ocrstore.inspection.views import recipe_in_words
@@ -63,6 +64,8 @@ def _lines(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
     yield "content", f"fingerprint {summary.fingerprint[:32]}…"
     yield "generation", _generation(summary)
     yield from _soundness(facts, verification)
+    if facts.unfinished is not None:
+        yield "unfinished", _unfinished(facts.unfinished)
     yield "page cache", _cached(summary)
     yield "cost", _cost(summary)
 
@@ -119,6 +122,13 @@ def _soundness(facts: Facts, verification: Verification | None) -> Iterator[tupl
         yield "", f"[red]✗[/] {shown(finding)}"
     if len(findings) > _SHOWN:
         yield "", f"… and {len(findings) - _SHOWN} more (--json lists all)"
+
+
+def _unfinished(found: Unfinished) -> str:
+    what = f"[yellow]![/] {found.samples:,} samples, {human_bytes(found.nbytes)}, not published; "
+    if found.obstacle:
+        return what + f"no use any more: {shown(found.obstacle)}"
+    return what + "the command that was interrupted goes on with it, `ocrstore compact` drops it"
 
 
 def _cached(summary: Summary) -> str:

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 
 from ocrstore.errors import CorruptStoreError, OCRStoreError, SchemaError, UnknownSampleError
-from ocrstore.format.acceptance import check_columns, stored_rows
 from ocrstore.format.bulk import BulkFile
+from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
-from ocrstore.format.environment import Environment, write_error
-from ocrstore.format.generations import check_metadata, history_entry, publish_generation
+from ocrstore.format.environment import write_error
+from ocrstore.format.generations import history_entry, publish_generation
 from ocrstore.format.index import Rows, build_table
 from ocrstore.format.locking import FileLock
 from ocrstore.format.payload import PayloadWriter, StoredRow
 from ocrstore.format.publication import partial_path, publish
 from ocrstore.format.snapshot import Snapshot, take_snapshot
-from ocrstore.format.writer import open_for_change
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all)."""
@@ -41,10 +40,9 @@ def add_column(
     row group is held in memory.
     """
 
-    def rows(keys: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        return ({name: array} for array in _in_order(path, name, arrays, keys))
-
-    _add(Path(path), {name: column}, rows, metadata, "add_column")
+    with ColumnWriter(path, {name: column}, metadata=metadata) as writer:
+        for array in _in_order(path, name, arrays, writer.keys):
+            writer.add({name: array})
 
 
 def add_columns(
@@ -59,39 +57,9 @@ def add_columns(
 
     `metadata` replaces the store's own where given.
     """
-    _add(Path(path), columns, lambda _keys: rows, metadata, action)
-
-
-def _add(
-    target: Path,
-    columns: Mapping[str, Column],
-    rows_of: Callable[[Sequence[str]], Iterable[Mapping[str, Any]]],
-    metadata: Mapping[str, Any] | None,
-    action: str,
-) -> None:
-    """Add columns; `rows_of` is told the keys in row order, which the lock keeps as they are."""
-    columns = check_columns(columns)
-    environment, lock, base = open_for_change(target)
-    try:
-        known = {*base.manifest.columns, *base.index.attributes.names}
-        for name in columns:
-            if name in known:
-                raise SchemaError(f"{target}: cannot add a column {name!r}: the name is taken.")
-        payload = PayloadWriter(environment, columns, first_group=base.manifest.groups)
-        keys = base.index.table["key"].to_pylist()
-        count = 0
-        for count, row in enumerate(rows_of(keys), 1):
-            if count > len(keys):
-                raise SchemaError(f"{target}: more arrays than its {len(keys)} samples.")
-            payload.add(stored_rows(columns, keys[count - 1], row))
-        if count != len(keys):
-            raise SchemaError(f"{target}: {len(keys)} samples need an array; {count} were given.")
-        payload.flush()
-        _publish_columns(environment, base, columns, payload, metadata, action)
-    finally:
-        # what was committed but not published is freed by the next writer
-        environment.close()
-        lock.release()
+    with ColumnWriter(path, columns, metadata=metadata, action=action) as writer:
+        for row in rows:
+            writer.add(row)
 
 
 def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
@@ -171,35 +139,6 @@ def _stored_bytes(base: Snapshot, name: str, row: int) -> StoredRow:
     rows = base.index.rows[name]
     data = base.mapping.array(int(rows.offset[row]), np.dtype(np.uint8), (int(rows.nbytes[row]),))
     return data, tuple(rows.shape[row].tolist())
-
-
-def _publish_columns(
-    environment: Environment,
-    base: Snapshot,
-    columns: Mapping[str, Column],
-    payload: PayloadWriter,
-    metadata: Mapping[str, Any] | None,
-    action: str,
-) -> None:
-    index, manifest = base.index, base.manifest
-    merged = {**manifest.columns, **columns}
-    rows: dict[str, Rows] = {**index.rows, **payload.rows()}
-    generation = base.newest + 1
-    entry = history_entry(action, generation, samples=len(index), columns=len(columns))
-    publish_generation(
-        environment,
-        build_table(
-            index.table["key"].to_pylist(),
-            merged,
-            rows,
-            index.table.select(index.attributes.names),
-        ),
-        merged,
-        generation=generation,
-        groups=payload.next_group,
-        history=[*manifest.history, entry],
-        metadata=check_metadata(manifest.metadata if metadata is None else metadata),
-    )
 
 
 def _in_order(

@@ -117,9 +117,12 @@ class Index:
 
 
 def parse_index(
-    payload: memoryview, columns: Mapping[str, Column], *, samples: int, where: str
+    payload: memoryview, columns: Mapping[str, Column], *, samples: int | None, where: str
 ) -> Index:
-    """Read an index and check all that can be checked without reading a row (FORMAT.md 6.4)."""
+    """Read an index and check all that can be checked without reading a row (FORMAT.md 6.4).
+
+    It must have `samples` lines; None if nobody has said how many.
+    """
     check_arrow_file(payload, where=where)
     try:
         with pa.ipc.open_file(pa.py_buffer(payload)) as reader:
@@ -128,6 +131,8 @@ def parse_index(
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError) as exc:
         raise corrupt(where, f"not a valid Arrow table: {exc}") from exc
+    if samples is None:
+        samples = table.num_rows
     if table.num_rows != samples:
         raise corrupt(where, f"{table.num_rows} rows, the manifest says {samples}.")
     if any(column.num_chunks != 1 for column in table.columns):

@@ -21,19 +21,15 @@ from ocrstore.format import resume as resuming
 from ocrstore.format.acceptance import Arrays, check_columns, check_key, stored_rows
 from ocrstore.format.attributes import check_schema, to_schema, to_table, unify
 from ocrstore.format.bulk import BulkFile
+from ocrstore.format.changing import Journaled, open_for_change
 from ocrstore.format.columns import Column
 from ocrstore.format.environment import Environment
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
 from ocrstore.format.index import Rows, build_table
-from ocrstore.format.layout import (
-    EXTENT_PREFIX,
-    parse_extent_key,
-)
 from ocrstore.format.locking import FileLock
-from ocrstore.format.pages import PageReader
 from ocrstore.format.payload import PayloadWriter
 from ocrstore.format.publication import check_target, partial_path, publish
-from ocrstore.format.snapshot import Snapshot, take_snapshot
+from ocrstore.format.snapshot import Snapshot
 
 
 class Writer:
@@ -47,7 +43,7 @@ class Writer:
     def __init__(
         self,
         target: Path,
-        container: BulkFile | Environment,
+        container: BulkFile | Environment | Journaled,
         locks: Sequence[FileLock],
         columns: Mapping[str, Column],
         *,
@@ -225,12 +221,12 @@ class Writer:
             self._payload.adopt(group.number, group.rows)
             self._tables.append(group.attributes)
             for key in group.keys:
+                self._counts["replaced" if key in self._order else "appended"] += 1
                 self._order[key] = self._taken
                 self._taken += 1
             self._resumed_keys += group.keys
         self._resumed_tables = list(self._tables)
-        self.resumed = len(self._order)
-        self._counts["appended"] = self.resumed
+        self.resumed = len(set(self._resumed_keys))
 
     def _publish(self) -> None:
         base = self._base
@@ -251,7 +247,7 @@ class Writer:
             groups=self._payload.next_group,
             history=[*(base.manifest.history if base else ()), entry],
             metadata=metadata,
-            deletes=resuming.leftovers(self._payload.next_group) if self._token else (),
+            deletes=resuming.leftovers(self._payload.next_group) if self._partial else (),
         )
         if isinstance(self._container, BulkFile):
             self._container.finish()
@@ -307,6 +303,7 @@ def create(
     metadata: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     resume: str | None = None,
+    start_over: bool = False,
     action: str = "create",
     group_rows: int | None = None,
     group_nbytes: int | None = None,
@@ -316,8 +313,8 @@ def create(
     `attributes` is an Arrow schema (or names with Arrow types); without it, types are inferred.
     `resume` names the work being done, any text that changes when the work does: a run that was
     interrupted is then continued by the next one with the same name, columns and path, and
-    `writer.keys` says what is there already. Until publication everything lies in a hidden file
-    beside the target.
+    `writer.keys` says what is there already; with `start_over` it is not used. Until publication
+    everything lies in a hidden file beside the target.
     """
     target = Path(path)
     columns = check_columns(columns)
@@ -334,7 +331,9 @@ def create(
         check_target(target, overwrite=overwrite)  # another writer may have published it just now
         if target.exists():  # a writer that is adding to it would lose its work
             locks.append(FileLock(target, create=False, store=target))
-        resumed = resuming.load(partial, columns, resume) if resume is not None else None
+        resumed = None
+        if resume is not None and not start_over:
+            resumed = resuming.load(partial, columns, resume)
         # opened, and emptied, only under its lock: no other writer can be at work in it
         container = BulkFile(partial, resume=resumed.values if resumed else None)
         if resume is not None and resumed is None:
@@ -343,7 +342,8 @@ def create(
         if container is not None:
             container.close()
         with suppress(OSError):
-            if resume is None or partial.stat().st_size == 0:
+            # what others left unfinished stays, unless it has been emptied already
+            if (resume is None and container is not None) or partial.stat().st_size == 0:
                 partial.unlink()
         for lock in locks:
             lock.release()
@@ -367,45 +367,37 @@ def create(
     return writer
 
 
-def append(path: str | os.PathLike[str], *, action: str = "append") -> Writer:
+def append(
+    path: str | os.PathLike[str],
+    *,
+    resume: str | None = None,
+    action: str = "append",
+    group_rows: int | None = None,
+    group_nbytes: int | None = None,
+) -> Writer:
     """Open a store for adding, replacing and deleting samples.
 
     All changes appear together, as a new generation, when the writer closes; who has the store
-    open goes on seeing what it opened.
+    open goes on seeing what it opened. `resume` names the work being done, as in `create`: a run
+    that was interrupted is continued by the next one with the same name, as long as nobody else
+    has published a generation, and `writer.resumed_attributes()` says what is there already.
     """
     target = Path(path)
-    environment, lock, base = open_for_change(target)
-    return Writer(
+    options = {"group_rows": group_rows, "group_nbytes": group_nbytes}
+    change = open_for_change(target, resume=resume)
+    base = change.base
+    writer = Writer(
         target,
-        environment,
-        [lock],
+        change.container,
+        change.locks,
         base.manifest.columns,
         base=base,
         partial=None,
         schema=base.index.attributes,
         metadata=base.manifest.metadata,
+        token=resume,
         action=action,
+        group_options={name: value for name, value in options.items() if value is not None},
     )
-
-
-def open_for_change(target: Path) -> tuple[Environment, FileLock, Snapshot]:
-    """Lock a published store, check it, and free what a killed writer left in it."""
-    take_snapshot(target)  # its errors are better than those of a lock
-    lock = FileLock(target, create=False, store=target)
-    environment: Environment | None = None
-    try:
-        base = take_snapshot(target)
-        environment = Environment(target)
-        pages = PageReader(base.mapping.buffer, name=str(target))
-        places = {key: parse_extent_key(key) for key in pages.keys_with(EXTENT_PREFIX)}
-        orphans = [
-            key for key, place in places.items() if place and place[0] >= base.manifest.groups
-        ]
-        if orphans:
-            environment.commit({}, deletes=orphans)
-    except BaseException:
-        if environment is not None:
-            environment.close()
-        lock.release()
-        raise
-    return environment, lock, base
+    writer._adopt(change.groups)
+    return writer

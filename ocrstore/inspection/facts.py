@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ocrstore.format.unfinished import Unfinished, find_unfinished
 from ocrstore.inspection.freshness import (
     Freshness,
     build_problems,
@@ -48,6 +49,8 @@ class Facts:
     problems: Mapping[str, int]
     freshness: Freshness
     integrity: Integrity
+    unfinished: Unfinished | None
+    """What was begun and is not published; it is no part of the store yet."""
 
     def to_json(self) -> dict[str, Any]:
         """Describe everything in JSON terms."""
@@ -62,6 +65,7 @@ class Facts:
             "decoders": dict(self.decoders),
             "problems": dict(self.problems),
             "integrity": {"ok": self.integrity.ok, **asdict(self.integrity)},
+            "unfinished": None if self.unfinished is None else self.unfinished.to_json(),
         }
 
 
@@ -79,6 +83,7 @@ def gather_facts(store: Store, *, images: Path | None = None) -> Facts:
         problems=build_problems(store)[0],
         freshness=check_freshness(store, images=images),
         integrity=check_headers(store),
+        unfinished=find_unfinished(store.path),
     )
 
 

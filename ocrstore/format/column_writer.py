@@ -1,0 +1,181 @@
+"""The writer of further columns: an array per sample in, a published generation out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from ocrstore.errors import CorruptStoreError, SchemaError, StoreClosedError
+from ocrstore.format import resume as resuming
+from ocrstore.format.acceptance import check_columns, stored_rows
+from ocrstore.format.attributes import to_table
+from ocrstore.format.changing import open_for_change
+from ocrstore.format.columns import Column
+from ocrstore.format.generations import check_metadata, history_entry, publish_generation
+from ocrstore.format.index import Rows, build_table
+from ocrstore.format.payload import PayloadWriter
+
+
+class ColumnWriter:
+    """Takes the arrays of new columns, sample by sample in row order, and publishes them together.
+
+    The lock it holds keeps the samples and their order as they are. `resume` names the work being
+    done: a run that was interrupted is continued by the next one with the same name and columns,
+    as long as nobody else has published a generation; `resumed` samples need no arrays then.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        columns: Mapping[str, Column],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        resume: str | None = None,
+        action: str = "add_column",
+        group_rows: int | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.columns = check_columns(columns)
+        self._metadata = metadata
+        self._action = action
+        self._pid = os.getpid()
+        self._remarks: list[Sequence[str]] = []  # of the group being filled
+        self._remarks_name = "remarks"
+        while self._remarks_name in self.columns:
+            self._remarks_name += "_"
+        self._change = open_for_change(self.path, resume=resume, columns=self.columns)
+        self._open = True
+        try:
+            base = self._change.base
+            known = {*base.manifest.columns, *base.index.attributes.names}
+            for name in columns:
+                if name in known:
+                    raise SchemaError(
+                        f"{self.path}: cannot add a column {name!r}: the name is taken."
+                    )
+            self.keys: tuple[str, ...] = tuple(base.index.table["key"].to_pylist())
+            """The keys of all samples, in row order."""
+            self.generation = base.newest
+            """The generation that gets the columns."""
+            self._payload = PayloadWriter(
+                self._change.container,
+                self.columns,
+                first_group=base.manifest.groups,
+                record=self._group_record if resume is not None else None,
+                **({} if group_rows is None else {"group_rows": group_rows}),
+            )
+            self.resumed = 0
+            """Samples, from the first on, whose arrays an interrupted run had already written."""
+            self.resumed_remarks: dict[str, list[str]] = {}
+            """By key: what was remarked on them."""
+            for group in self._change.groups:
+                self._adopt(group)
+        except BaseException:
+            self.abort()
+            raise
+        self._count = self.resumed
+
+    def add(self, arrays: Mapping[str, Any], *, remarks: Sequence[str] = ()) -> None:
+        """Take the next sample's arrays; a resumed run is told the `remarks` on them again."""
+        self._check_open()
+        if self._count == len(self.keys):
+            raise SchemaError(f"{self.path}: more arrays than its {len(self.keys)} samples.")
+        rows = stored_rows(self.columns, self.keys[self._count], arrays)
+        self._remarks.append(remarks)
+        self._count += 1
+        try:
+            if self._payload.add(rows):
+                self._remarks.clear()
+        except BaseException:
+            self.abort()  # what this writer holds and what is in the file may differ now
+            raise
+
+    def close(self) -> None:
+        """Publish the columns; calling it again does nothing."""
+        if not self._open:
+            return
+        self._check_open()
+        try:
+            if self._count != len(self.keys):
+                raise SchemaError(
+                    f"{self.path}: {len(self.keys)} samples need an array; {self._count} were "
+                    "given."
+                )
+            self._payload.flush()
+            self._publish()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Let go of the store; what is not published waits for a resumed run, or is freed."""
+        if self._open and os.getpid() == self._pid:
+            self._change.close()
+        self._open = False
+
+    def __enter__(self) -> ColumnWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self.abort()
+
+    def _check_open(self) -> None:
+        if not self._open or os.getpid() != self._pid:
+            raise StoreClosedError(
+                f"{self.path}: this writer was closed, stopped by an error, or belongs to another "
+                "process."
+            )
+
+    def _group_record(self, group: int, rows: Mapping[str, Rows]) -> dict[bytes, Any]:
+        keys = self.keys[self._count - len(self._remarks) : self._count]
+        schema = pa.schema([(self._remarks_name, pa.list_(pa.string()))])
+        remarks = [{self._remarks_name: list(lines)} for lines in self._remarks]
+        table = build_table(keys, self.columns, rows, to_table(keys, remarks, schema))
+        return resuming.encode_group(group, table)
+
+    def _adopt(self, group: resuming.ResumedGroup) -> None:
+        end = self.resumed + len(group.keys)
+        if tuple(group.keys) != self.keys[self.resumed : end]:
+            raise CorruptStoreError(
+                f"{self.path}: the unfinished work beside it is of samples in another order. Run "
+                "`ocrstore compact`, which drops it."
+            )
+        self._payload.adopt(group.number, group.rows)
+        self.resumed = end
+        if self._remarks_name in group.attributes.column_names:
+            lines = group.attributes[self._remarks_name].to_pylist()
+            self.resumed_remarks.update(zip(group.keys, lines))
+
+    def _publish(self) -> None:
+        base = self._change.base
+        index, manifest = base.index, base.manifest
+        merged = {**manifest.columns, **self.columns}
+        rows: dict[str, Rows] = {**index.rows, **self._payload.rows()}
+        generation = base.newest + 1
+        counts = {"samples": len(index), "columns": len(self.columns)}
+        metadata = manifest.metadata if self._metadata is None else self._metadata
+        publish_generation(
+            self._change.container,
+            build_table(self.keys, merged, rows, index.table.select(index.attributes.names)),
+            merged,
+            generation=generation,
+            groups=self._payload.next_group,
+            history=[*manifest.history, history_entry(self._action, generation, **counts)],
+            metadata=check_metadata(metadata),
+        )
