@@ -65,7 +65,7 @@ def run_driver() -> Callable[..., list[Any]]:
     def run(name: str, *arguments: object, **variables: str) -> list[Any]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
         command = [sys.executable, str(ROOT / "tests" / "drivers" / name), *map(str, arguments)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr + done.stdout
         return [json.loads(line) for line in done.stdout.splitlines()]
 

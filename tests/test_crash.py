@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
 ]
 
-OPERATIONS = {"create", "resume", "append", "add_column", "compact"}
+OPERATIONS = {"create", "resume", "append", "update", "add_column", "add_view", "compact"}
+RESUMED = ("resume", "update", "add_view")
 SPEC = {"a": ocrstore.Column("uint8", (5000,))}
 
 
@@ -35,9 +36,9 @@ def test_killed_at_every_border_of_a_call(run_driver, quick_path):
     """SIGKILL before and after each commit, sync, truncation, removal and rename."""
     counts = _check(run_driver("crash.py", quick_path, "calls"))
     assert all(line["after"] > 0 for line in counts.values())
-    assert counts["resume"]["resumed"] > 3
+    assert all(counts[name]["resumed"] > 3 for name in RESUMED)
     # a killed build leaves its hidden file for the next run, a killed append nothing
-    assert counts["create"]["hidden"] > 0
+    assert all(counts[name]["hidden"] > 0 for name in ("create", *RESUMED))
     assert counts["append"]["hidden"] == counts["add_column"]["hidden"] == 0
 
 
@@ -45,7 +46,7 @@ def test_killed_at_every_border_of_a_call(run_driver, quick_path):
 def test_killed_at_every_system_call(run_driver, quick_path, faults_library, moment):
     """SIGKILL before and in the middle of each write, sync and rename, inside LMDB too."""
     counts = _check(run_driver("crash.py", quick_path, moment, LD_PRELOAD=faults_library))
-    assert counts["resume"]["resumed"] > 0
+    assert all(counts[name]["resumed"] > 0 for name in RESUMED)
 
 
 def test_killed_at_any_time(run_driver, quick_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,10 +16,10 @@ from ocrstore.building.run import deriver, discarded
 from ocrstore.building.unfinished import name_work, why_not
 from ocrstore.building.views import View, check_views, column_shapes, stored_views, views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.errors import SchemaError, SourceError, StoreBusyError
+from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
-from ocrstore.format.unfinished import find_unfinished
+from ocrstore.format.unfinished import drop_unfinished, find_unfinished
 from ocrstore.recipe import DTYPES, Recipe
 from ocrstore.sample import Problem
 from ocrstore.sources import Source, open_source
@@ -76,6 +77,8 @@ def add_view(
         result = AddedView(str(target), added.name, len(store))
         same = [v for v in before if v.name == added.name]
         if same and same[0].recipe.fingerprint == made.fingerprint:
+            with suppress(StoreBusyError, WriteError):
+                drop_unfinished(target, if_useless=True)
             result.seconds = time.perf_counter() - started
             return result
         if same:

@@ -106,11 +106,10 @@ class _Run:
         assert self.plan.old is not None
         self._keep(self.plan.changes, self.plan.old.index)
         self.report.reused = len(self.plan.changes.unchanged)
-        if self.plan.unfinished is not None:
-            try:
-                drop_unfinished(self.plan.target)
-            except (StoreBusyError, WriteError):
-                self.report.discarded = ""  # somebody is at work, or may not write: it stays
+        try:
+            drop_unfinished(self.plan.target)
+        except (StoreBusyError, WriteError):
+            self.report.discarded = ""  # somebody is at work, or this user may not write: it stays
 
     def update(self) -> None:
         """Change samples of a store in place, resuming what an interrupted build left.

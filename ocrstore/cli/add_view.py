@@ -78,7 +78,7 @@ def add_view_command(
         out.print(f"[yellow]![/] discarded {escape(result.discarded)}")
     found = f" ({result.resumed} of an interrupted run)" if result.resumed else ""
     out.print(
-        f"[green]✓[/] {escape(result.store)}: view {result.view} of {result.samples} samples{found} "
-        f"in {result.seconds:.1f} s: {escape(sizes)}"
+        f"[green]✓[/] {escape(result.store)}: view {result.view} of {result.samples} samples"
+        f"{found} in {result.seconds:.1f} s: {escape(sizes)}"
     )
     return 0

@@ -70,11 +70,17 @@ def find_unfinished(path: str | os.PathLike[str]) -> Unfinished | None:
     return None
 
 
-def drop_unfinished(path: str | os.PathLike[str]) -> None:
-    """Remove the hidden file, and free what it tells of in the published store."""
+def drop_unfinished(path: str | os.PathLike[str], *, if_useless: bool = False) -> None:
+    """Remove the hidden file, and free what it tells of in the published store.
+
+    With `if_useless` only if nobody can go on with it: a run that was killed just behind its
+    publication has left it, for example. Somebody who is at work is a StoreBusyError.
+    """
     target = Path(path)
     for partial in _hidden_files(target):
         if not partial.exists():
+            continue
+        if if_useless and (found := find_unfinished(target)) and not found.obstacle:
             continue
         change = open_for_change(target) if target.exists() else None
         try:

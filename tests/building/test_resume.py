@@ -15,10 +15,9 @@ from ocrstore.building.check_source import check_source
 from ocrstore.errors import WorkerDiedError
 
 from .conftest import REPOSITORY, SIZE, draw, encode, kinds
+from .interrupting import GROUP, SMALL, fresh, go_on, run_child
 
-GROUP = 64  # samples in a row group
 COUNT = 150
-SMALL = [[[2, 2], [25, 2], [25, 20], [2, 20]]]
 
 
 @pytest.fixture
@@ -29,41 +28,6 @@ def many(dataset):
         pixels[0, 0] = (i, 255 - i, i)
         dataset.add(f"{i:04}.png", encode(pixels, ".png"), quads=SMALL)
     return dataset
-
-
-def run_child(dataset, body, *, workers=0, code=None):
-    """Build in a child that does `body` before each sample is counted; returns its result."""
-    script = f"""
-        import os, signal, sys
-        from ocrstore.building.build import build
-
-        def progress(now):
-{textwrap.indent(textwrap.dedent(body), " " * 12)}
-
-        build({str(dataset.images)!r}, {str(dataset.store)!r}, size={SIZE}, workers={workers},
-              progress=progress)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        encoding="utf-8",
-        start_new_session=True,
-        timeout=100,
-    )
-    if code is not None:
-        assert done.returncode == code, done.stderr
-    return done
-
-
-def fresh(dataset):
-    """The fingerprint of an uninterrupted build."""
-    return build(dataset.images, dataset.root / "fresh.ocrs", size=SIZE, workers=0).fingerprint
-
-
-def go_on(dataset, **options):
-    """Build again, in this process."""
-    return build(dataset.images, dataset.store, **{"size": SIZE, "workers": 0, **options})
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")

@@ -1,4 +1,4 @@
-"""What the drivers do to a store: four operations that can be repeated, and what must hold."""
+"""What the drivers do to a store: operations that can be repeated, and what must hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 
 import ocrstore
+from ocrstore.format.column_writer import ColumnWriter
+from ocrstore.format.unfinished import drop_unfinished
 
 COLUMNS = {
     "image": ocrstore.Column("uint8", (None, None, 3)),
@@ -65,17 +67,45 @@ def add_column(path: Path) -> None:
     ocrstore.add_column(path, "edge", spec, maps)
 
 
+def update(path: Path) -> int:
+    """Change samples in place in several row groups, going on where an interrupted run stopped."""
+    with ocrstore.append(path, resume="work", group_rows=3) as writer:
+        done = set(writer.resumed_attributes()["key"].to_pylist())
+        for number in range(3):
+            if f"s{number}" not in done:
+                writer.replace(f"s{number}", arrays(50 + number), attributes={"number": 1})
+        fill(writer, SAMPLES, SAMPLES + 4)
+        if "s5" in writer:
+            writer.delete("s5")
+    return writer.resumed
+
+
+def add_view(path: Path) -> int:
+    """Add two columns in several row groups, going on where an interrupted run stopped."""
+    with ocrstore.open(path) as store:
+        if "view/edge" in store:
+            drop_unfinished(path, if_useless=True)
+            return 0
+    columns = {f"view/{name}": ocrstore.Column("float16", (30, 30)) for name in ("edge", "map")}
+    with ColumnWriter(path, columns, resume="work", group_rows=3) as writer:
+        for number in range(writer.resumed, len(writer.keys)):
+            writer.add(dict.fromkeys(columns, np.full((30, 30), number, np.float16)))
+    return writer.resumed
+
+
 def compact(path: Path) -> None:
     """Rewrite the store."""
     ocrstore.compact(path)
 
 
-OPERATIONS = {f.__name__: f for f in (create, resume, append, add_column, compact)}
+OPERATIONS = {
+    f.__name__: f for f in (create, resume, append, update, add_column, add_view, compact)
+}
 
 
 def prepare(path: Path, operation: str) -> None:
     """Make the store that an operation starts from: for `create` and `resume`, none."""
-    if operation in ("append", "add_column", "compact"):
+    if operation not in ("create", "resume"):
         create(path)
     if operation == "compact":
         append(path)

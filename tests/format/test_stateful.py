@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import ocrstore
+from ocrstore.format.unfinished import drop_unfinished
 from tests.strategies import keys, same
 
 SPEC = {
@@ -88,6 +89,32 @@ class StoreMachine(RuleBasedStateMachine):
                     writer.append(key, arrays(seed))
             raise ZeroDivisionError
 
+    @rule(
+        puts=st.dictionaries(keys, st.integers(0, 99), min_size=1, max_size=6),
+        stop=st.integers(0, 6),
+        goes_on=st.booleans(),
+    )
+    def interrupted(self, puts, stop, goes_on):
+        """Work that is given up changes nothing; the same work goes on where it stopped."""
+        samples = {key: arrays(seed) for key, seed in puts.items()}
+        for key, sample in samples.items():
+            for name in self.columns:
+                sample.setdefault(name, np.full(2, puts[key], np.int8))
+        for end in (stop, len(puts)) if goes_on else (stop,):
+            writer = ocrstore.append(self.path, resume=repr(puts), group_rows=2)
+            done = writer.resumed_attributes()["key"].to_pylist()
+            assert done == list(puts)[: len(done)] and len(done) <= stop
+            for key in list(puts)[len(done) : end]:
+                write = writer.replace if key in writer else writer.append
+                write(key, samples[key])
+            if end == len(puts) and goes_on:
+                writer.close()
+                self.model |= samples
+                self.publish()
+                return
+            writer.abort()
+            assert ocrstore.verify(self.path).findings == []
+
     @precondition(lambda self: len(self.columns) < 5)
     @rule(seed=st.integers(0, 99))
     def add_column(self, seed):
@@ -134,6 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Every byte is accounted for, and nothing lies beside the store."""
         if hasattr(self, "path"):
             assert ocrstore.verify(self.path).findings == []
+            drop_unfinished(self.path)
             assert [p.name for p in self.path.parent.iterdir()] == ["a.ocrs"]
             self.reader.close()
             self.folder.cleanup()

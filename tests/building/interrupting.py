@@ -1,0 +1,61 @@
+"""Builds in a child process that something happens to, and how they are gone on with."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+from ocrstore.building.build import build
+
+from .conftest import REPOSITORY, SIZE
+
+GROUP = 64  # samples in a row group
+SMALL = [[[2, 2], [25, 2], [25, 20], [2, 20]]]
+
+
+BUILD = "build({images!r}, {store!r}, size={size}, workers={workers}, progress=progress)"
+ADD_VIEW = (
+    "add_view({store!r}, size=96, workers={workers}, progress=lambda *now: progress(Now(*now)))"
+)
+
+
+def run_child(dataset, body, *, workers=0, code=None, call=BUILD, before=""):
+    """Build in a child that does `body` when a sample has been counted; returns its result."""
+    call = call.format(
+        images=str(dataset.images), store=str(dataset.store), size=SIZE, workers=workers
+    )
+    script = f"""
+        import os, signal, sys
+        from collections import namedtuple
+        from ocrstore.building.add_view import add_view
+        from ocrstore.building.build import build
+
+        Now = namedtuple("Now", "done total")
+
+        def progress(now):
+{textwrap.indent(textwrap.dedent(body), " " * 12)}
+
+{textwrap.indent(textwrap.dedent(before), " " * 8)}
+        {call}
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        encoding="utf-8",
+        start_new_session=True,
+        timeout=100,
+    )
+    if code is not None:
+        assert done.returncode == code, done.stderr
+    return done
+
+
+def fresh(dataset):
+    """The fingerprint of an uninterrupted build."""
+    return build(dataset.images, dataset.root / "fresh.ocrs", size=SIZE, workers=0).fingerprint
+
+
+def go_on(dataset, **options):
+    """Build again, in this process."""
+    return build(dataset.images, dataset.store, **{"size": SIZE, "workers": 0, **options})
