@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrstore.errors import WriteError
 from ocrstore.format import resume as resuming
 from ocrstore.format.bulk import BulkFile
 from ocrstore.format.columns import Column
@@ -78,6 +79,11 @@ class Change:
     locks: list[FileLock]
     groups: list[resuming.ResumedGroup] = field(default_factory=list)
 
+    @property
+    def is_journaled(self) -> bool:
+        """Whether the records of row groups can be committed with them, for a resumed run."""
+        return isinstance(self.container, Journaled)
+
     def close(self) -> None:
         """Let go of the store; what was committed and not published stays for the next writer."""
         self.container.close()
@@ -92,6 +98,7 @@ def open_for_change(
 
     `resume` names the work, `columns` what its row groups hold (by default all columns): what an
     interrupted run of the same work on the same generation has committed is kept and returned.
+    Where no file can be made beside the store the work is done all the same, without a journal.
     """
     take_snapshot(target)  # its errors are better than those of a lock
     locks = [FileLock(target, create=False, store=target)]
@@ -99,10 +106,15 @@ def open_for_change(
     try:
         base = take_snapshot(target)
         environment = Environment(target)
-        if resume is None:
+        if resume is not None:
+            # one journal, by whatever link the store is reached
+            partial = partial_path(target.resolve())
+            with suppress(WriteError):
+                locks.append(FileLock(partial, create=True, store=target))
+        if resume is None or len(locks) == 1:
             _free_orphans(environment, base, keep=())
             return Change(base, environment, locks)
-        return _open_journaled(target, environment, base, locks, resume, columns)
+        return _open_journaled(environment, base, locks, resume, columns)
     except BaseException:
         if environment is not None:
             environment.close()
@@ -112,7 +124,6 @@ def open_for_change(
 
 
 def _open_journaled(
-    target: Path,
     environment: Environment,
     base: Snapshot,
     locks: list[FileLock],
@@ -120,8 +131,7 @@ def _open_journaled(
     columns: Mapping[str, Column] | None,
 ) -> Change:
     columns = base.manifest.columns if columns is None else columns
-    partial = partial_path(target.resolve())  # one journal, by whatever link the store is reached
-    locks.append(FileLock(partial, create=True, store=target))
+    partial = locks[-1].path
     journal: BulkFile | None = None
     groups: list[resuming.ResumedGroup] = []
     try:

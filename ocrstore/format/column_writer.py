@@ -66,7 +66,7 @@ class ColumnWriter:
                 self._change.container,
                 self.columns,
                 first_group=base.manifest.groups,
-                record=self._group_record if resume is not None else None,
+                record=self._group_record if self._change.is_journaled else None,
                 **({} if group_rows is None else {"group_rows": group_rows}),
             )
             self.resumed = 0

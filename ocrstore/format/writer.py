@@ -395,7 +395,7 @@ def append(
         partial=None,
         schema=base.index.attributes,
         metadata=base.manifest.metadata,
-        token=resume,
+        token=resume if change.is_journaled else None,
         action=action,
         group_options={name: value for name, value in options.items() if value is not None},
     )

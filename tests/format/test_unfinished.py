@@ -5,6 +5,7 @@ Killing at every point is tests/test_crash.py; here is what is found afterwards.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 import xxhash
 
 import ocrstore
+from ocrstore.format import changing
 from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.publication import partial_path
 from ocrstore.format.unfinished import drop_unfinished, find_unfinished
@@ -405,3 +407,87 @@ def test_the_hidden_file_is_as_specified(path):
             start = place["offset"]
             assert extent[start : start + place["nbytes"]] == bytes([100 + int(key[1:])]) * 5000
     assert keys == [f"s{number}" for number in range(5, 17)]
+
+
+@pytest.mark.parametrize("write", [change, add])
+def test_no_file_can_be_made_beside_the_store(path, write):
+    """Then the work is done all the same; interrupted, it starts over."""
+    partial_path(path).mkdir()
+    write(path, stop=9)
+    assert find_unfinished(path) is None and ocrstore.verify(path).ok
+    assert write(path) in (0, list(range(5, 22)))
+    assert ocrstore.verify(path).ok and ocrstore.open(path).generation == 2
+
+
+@pytest.mark.parametrize("base", [{}, [], None, 7, {"groups": "a"}, {"more": 1}])
+def test_a_record_that_makes_no_sense(path, base):
+    """A hidden file that nobody could have written is nobody's work."""
+    change(path, stop=18)
+    partial = partial_path(path)
+    data = bytearray(partial.read_bytes())
+    start = data.index(b"OCRSPND1")
+    (nbytes,) = struct.unpack_from("<Q", data, start + 8)
+    record = json.loads(data[start + 48 : start + 48 + nbytes])
+    if isinstance(base, dict) and base:
+        base = record["base"] | base
+    payload = json.dumps(record | {"base": base}).encode()
+    data[start + 48 : start + 4080] = payload.ljust(4032, b"\0")
+    struct.pack_into("<QQ", data, start + 8, len(payload), xxhash.xxh3_64_intdigest(payload))
+    struct.pack_into("<Q", data, start + 40, xxhash.xxh3_64_intdigest(data[start : start + 40]))
+    partial.write_bytes(data)
+    assert find_unfinished(path) is None
+    assert change(path) == list(range(5, 22)) and names(path) == ["store.ocrs"]
+
+
+@pytest.mark.parametrize("with_work", [False, True])
+def test_what_cannot_begin_leaves_nothing(path, monkeypatch, with_work):
+    """The orphans cannot be freed, or the journal not be begun: an error, and no empty file."""
+    change(path, stop=18, token="other")
+    if not with_work:
+        partial_path(path).unlink()
+
+    def fail(self, puts, *, deletes=()):
+        raise ocrstore.WriteError("no")
+
+    monkeypatch.setattr(changing.Environment, "commit", fail)
+    with pytest.raises(ocrstore.WriteError):
+        change(path)
+    assert (partial_path(path).exists(), ocrstore.verify(path).ok) == (with_work, True)
+    monkeypatch.undo()
+    monkeypatch.setattr(changing.BulkFile, "commit", fail)
+    with pytest.raises(ocrstore.WriteError):
+        change(path)
+    assert names(path) == ["store.ocrs"] and ocrstore.verify(path).ok
+    monkeypatch.undo()
+    assert change(path) == list(range(5, 22))
+
+
+def test_damage_without_reading_rows(path):
+    """An extent whose directory is not that of the journal is told without reading its rows."""
+    change(path, stop=18)
+    data = path.read_bytes()
+    at = data.rindex(b"OCRSEXT1")
+    path.write_bytes(data[:at] + b"OCRSEXT9" + data[at + 8 :])
+    assert "damaged" in find_unfinished(path).obstacle
+
+
+def test_column_writers_are_used_as_they_should(path):
+    """A closed writer, too many arrays, too few, a taken name: each is an error that says so."""
+    writer = ColumnWriter(path, EXTRA, resume="work")
+    writer.abort()
+    writer.close()
+    with pytest.raises(ocrstore.StoreClosedError, match="closed"):
+        writer.add({"view/x": np.zeros(6000, np.uint8)})
+    writer = ColumnWriter(path, EXTRA, resume="work")
+    for _ in range(10):
+        writer.add({"view/x": np.zeros(6000, np.uint8)})
+    with pytest.raises(ocrstore.SchemaError, match="more arrays than its 10 samples"):
+        writer.add({"view/x": np.zeros(6000, np.uint8)})
+    writer.abort()
+    with pytest.raises(ocrstore.SchemaError, match="0 were given"):
+        ColumnWriter(path, EXTRA).close()
+    with pytest.raises(ocrstore.SchemaError, match="'a': the name is taken"):
+        ColumnWriter(path, {"a": SPEC["a"]}, resume="work")
+    ColumnWriter(path, EXTRA, resume="work")
+    gc.collect()  # a writer that is forgotten lets go by itself
+    assert names(path) == ["store.ocrs"] and ocrstore.open(path).generation == 1
