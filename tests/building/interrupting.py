@@ -30,7 +30,17 @@ def run_child(dataset, body, *, workers=0, code=None, call=BUILD, before=""):
         from ocrstore.building.add_view import add_view
         from ocrstore.building.build import build
 
+        from ocrstore.format.bulk import BulkFile
+
         Now = namedtuple("Now", "done total")
+        commit = BulkFile.commit
+
+        def commit_and_wait(self, puts, **options):
+            places = commit(self, puts, **options)
+            self.wait()  # a thread writes; the tests need to know how far it got
+            return places
+
+        BulkFile.commit = commit_and_wait
 
         def progress(now):
 {textwrap.indent(textwrap.dedent(body), " " * 12)}
