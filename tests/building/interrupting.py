@@ -33,10 +33,10 @@ def run_child(dataset, body, *, workers=0, code=None, call=BUILD, before=""):
         from ocrstore.format.bulk import BulkFile
 
         Now = namedtuple("Now", "done total")
-        commit = BulkFile.commit
+        bulk_commit = BulkFile.commit
 
         def commit_and_wait(self, puts, **options):
-            places = commit(self, puts, **options)
+            places = bulk_commit(self, puts, **options)
             self.wait()  # a thread writes; the tests need to know how far it got
             return places
 
