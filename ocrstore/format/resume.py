@@ -20,7 +20,8 @@ from ocrstore.format.blobs import (
 from ocrstore.format.bulk import PAGE_SIZE
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import extent_value_nbytes, parse_extent
-from ocrstore.format.index import Rows, parse_index, serialize
+from ocrstore.format.index import Rows, parse_index
+from ocrstore.format.indextable import serialize
 from ocrstore.format.layout import (
     GROUP_PREFIX,
     PENDING_KEY,
@@ -162,5 +163,5 @@ class _Scan:
             if (part.offset != entries["offset"]).any() or (part.hash != entries["hash"]).any():
                 raise CorruptStoreError("the record and the extent do not agree")
             rows[name] = located(part, place.offset)
-        keys = index.table["key"].to_pylist()
+        keys = list(index.keys)
         return ResumedGroup(number, keys, rows, index.table.select(index.attributes.names))
