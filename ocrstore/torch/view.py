@@ -12,16 +12,18 @@ import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
 from ocrstore.store import Store, StoredColumn, open_store
 from ocrstore.torch import residency
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.torch.memory import ColumnMemory, Strategy
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 PICTURE = "image"
 """The column of whole pictures."""
@@ -190,7 +192,7 @@ class StoreView:
 
     def key(self, row: int) -> str:
         """Return a sample's key."""
-        return str(self.store.index["key"][row])
+        return self.store.snapshot.index.keys[row]
 
     def attribute(self, name: str, row: int) -> Any:
         """Return one recorded value of a sample, None where the store does not record it."""
