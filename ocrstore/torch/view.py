@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ TENSOR = "tensor"
 _ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 
 
-@dataclass(frozen=True, slots=True)
-class ViewRef:
+class ViewRef(NamedTuple):
     """Names a view of a store, wherever it is used."""
 
     path: str
