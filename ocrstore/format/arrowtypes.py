@@ -48,7 +48,7 @@ def read_fields(footer: FlatTable) -> tuple[ArrowField, ...]:
     schema = footer.table(1)
     if schema is None or footer.scalar(0, "<h") not in _VERSIONS or schema.scalar(0, "<h"):
         raise ValueError("it has no schema, or is big-endian, or of an unknown version")
-    # every field takes more bytes than this: lists that share or repeat their items end here
+    # a field takes more bytes than this: lists that share their fields end here, not after 2**64
     return tuple(_Reader(len(footer.data) // 8).read(table, 0) for table in schema.tables(1))
 
 
@@ -59,7 +59,7 @@ class _Reader:
     def read(self, table: FlatTable, depth: int) -> ArrowField:
         self._left -= 1
         if depth >= _MAX_DEPTH or self._left < 0:
-            raise ValueError("its schema is nested too deep")
+            raise ValueError("its schema is nested too deep, or shares its fields")
         name = table.text(0)
         kind, size = _kind(table, name)
         children = tuple(self.read(child, depth + 1) for child in table.tables(5))
