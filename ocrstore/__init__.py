@@ -33,26 +33,40 @@ from ocrstore.errors import (
     WorkerDiedError,
     WriteError,
 )
-from ocrstore.format.columns import Column, Encoded
-from ocrstore.format.editing import add_column, add_columns, compact
-from ocrstore.format.writer import Writer, append, create
-from ocrstore.store import Store, StoredColumn
-from ocrstore.store import open_store as open
-from ocrstore.verify import verify
 from ocrstore.version import __version__
 
 if TYPE_CHECKING:
     from ocrstore.building.add_view import add_view
     from ocrstore.building.build import build
     from ocrstore.building.check_source import check_source
+    from ocrstore.format.columns import Column, Encoded
+    from ocrstore.format.editing import add_column, add_columns, compact
+    from ocrstore.format.writer import Writer, append, create
     from ocrstore.recipe import Recipe
+    from ocrstore.store import Store, StoredColumn
+    from ocrstore.store import open_store as open
+    from ocrstore.verification import verify
 
-# what needs decoders is imported when it is first used: reading a store needs none of it
-_BUILDING = {
+# Everything is imported when it is first used: who reads needs no decoders, no LMDB, no Arrow, and
+# a training starts a process for every worker. No module below ocrstore/ may have one of these
+# names: importing it would put the module in the name's place.
+_HOMES = {
+    "Column": "ocrstore.format.columns",
+    "Encoded": "ocrstore.format.columns",
     "Recipe": "ocrstore.recipe",
+    "Store": "ocrstore.store",
+    "StoredColumn": "ocrstore.store",
+    "Writer": "ocrstore.format.writer",
+    "add_column": "ocrstore.format.editing",
+    "add_columns": "ocrstore.format.editing",
     "add_view": "ocrstore.building.add_view",
+    "append": "ocrstore.format.writer",
     "build": "ocrstore.building.build",
     "check_source": "ocrstore.building.check_source",
+    "compact": "ocrstore.format.editing",
+    "create": "ocrstore.format.writer",
+    "open": "ocrstore.store",
+    "verify": "ocrstore.verification",
 }
 
 __all__ = [
@@ -95,8 +109,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _BUILDING:
+    if name not in _HOMES:
         raise AttributeError(f"module 'ocrstore' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_BUILDING[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    value = globals()[name] = getattr(home, "open_store" if name == "open" else name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

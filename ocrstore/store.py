@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from ocrstore.errors import (
     CorruptStoreError,
@@ -25,7 +23,11 @@ from ocrstore.format.columns import Column
 from ocrstore.format.layout import align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+Array: TypeAlias = "npt.NDArray[Any]"
 
 
 class StoredColumn:
@@ -205,7 +207,7 @@ class Store:
     def keys(self) -> tuple[str, ...]:
         """The keys of all samples, in row order."""
         if self._keys is None:
-            self._keys = tuple(self.index["key"].to_pylist())
+            self._keys = tuple(self.snapshot.index.keys)
         return self._keys
 
     @property

@@ -13,6 +13,7 @@ import ocrstore
 
 PACKAGE = Path(ocrstore.__file__).parent
 BUILDING = ("ocrstore.building", "ocrstore.sources", "ocrstore.recipe", "ocrstore.maps")
+READING = ("store", "format/snapshot", "format/index", "format/codecs", "format/manifest")
 HEAVY = {"torch", "lightning", "torchmetrics", "torchdata"}
 PICTURES = {"cv2", "PIL", "simplejpeg", "turbojpeg", "pyclipper", "albumentations"}
 
@@ -48,11 +49,17 @@ def test_the_format_knows_bytes_only(path):
     assert all(name.startswith(allowed) for name in own), own
 
 
-@pytest.mark.parametrize("name", ["store", "verify", "summary", "pagecache", "export"])
+@pytest.mark.parametrize("name", ["store", "verification", "summary", "pagecache", "export"])
 def test_reading_never_imports_building(name):
     """The reading side works where nothing needed for building is installed."""
     names = set(imports(PACKAGE / f"{name}.py"))
     assert not any(found.startswith(BUILDING) for found in names)
+
+
+@pytest.mark.parametrize("name", READING)
+def test_reading_imports_arrow_and_lmdb_by_need_only(name):
+    """Opening a store needs neither; what needs Arrow imports it inside its function."""
+    assert not roots(PACKAGE / f"{name}.py", top_level=True) & {"pyarrow", "lmdb"}
 
 
 def test_torch_is_imported_only_below_torch():
@@ -64,10 +71,8 @@ def test_torch_is_imported_only_below_torch():
 
 
 def test_importing_ocrstore_is_light():
-    """`import ocrstore` brings in neither torch nor a decoder nor the command line."""
-    code = (
-        "import sys, ocrstore; "
-        f"print(sorted(set(sys.modules) & {HEAVY | PICTURES | {'click', 'rich'}!r}))"
-    )
+    """`import ocrstore` brings in neither torch nor a decoder, Arrow, LMDB or the command line."""
+    unwanted = HEAVY | PICTURES | {"click", "rich", "pyarrow", "lmdb", "numpy"}
+    code = f"import sys, ocrstore; print(sorted(set(sys.modules) & {unwanted!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
+import pytest
+
 import ocrstore
 from ocrstore import errors
 
@@ -11,6 +16,21 @@ def test_all_is_sorted_and_present():
     assert list(ocrstore.__all__) == sorted(set(ocrstore.__all__))
     for name in ocrstore.__all__:
         assert getattr(ocrstore, name) is not None
+
+
+def test_all_names_are_listed_before_they_are_used():
+    """`dir()` shows what is imported by need, too; what does not exist is an AttributeError."""
+    assert set(ocrstore.__all__) <= set(dir(ocrstore))
+    with pytest.raises(AttributeError, match="no attribute 'opne'"):
+        ocrstore.opne  # the access is the test
+
+
+def test_no_module_takes_the_place_of_a_public_name():
+    """Importing a module sets its name in the package, which must not hide a function."""
+    package = Path(ocrstore.__file__).parent
+    assert not {path.stem for path in package.iterdir()} & set(ocrstore.__all__)
+    importlib.import_module("ocrstore.verification")
+    assert callable(ocrstore.verify)
 
 
 def test_every_error_is_public_and_has_one_root():

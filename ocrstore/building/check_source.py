@@ -20,7 +20,7 @@ from ocrstore.errors import SchemaError, SourceError
 from ocrstore.sample import Problem
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
-from ocrstore.verify import Finding
+from ocrstore.verification import Finding
 
 # the time of a file says nothing about its content
 _NOT_COMPARED = {"source_mtime_ns"}

@@ -15,7 +15,7 @@ from ocrstore.inspection.difference import compare_stores
 from ocrstore.inspection.facts import gather_facts
 from ocrstore.inspection.sample import sample_facts
 from ocrstore.store import Store
-from ocrstore.verify import verify
+from ocrstore.verification import verify
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 

@@ -12,7 +12,7 @@ from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.freshness import NEWER, UP_TO_DATE
 from ocrstore.inspection.views import recipe_in_words
 from ocrstore.summary import ColumnSummary, Summary
-from ocrstore.verify import Verification
+from ocrstore.verification import Verification
 
 _SHOWN = 5
 

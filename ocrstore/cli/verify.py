@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
-from ocrstore.verify import verify
+from ocrstore.verification import verify
 
 _SHOWN = 20
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -17,7 +17,8 @@ from ocrstore.format.attributes import to_table
 from ocrstore.format.changing import open_for_change
 from ocrstore.format.columns import Column
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
-from ocrstore.format.index import Rows, build_table
+from ocrstore.format.index import Rows
+from ocrstore.format.indextable import build_table
 from ocrstore.format.payload import PayloadWriter
 
 
@@ -58,7 +59,7 @@ class ColumnWriter:
                     raise SchemaError(
                         f"{self.path}: cannot add a column {name!r}: the name is taken."
                     )
-            self.keys: tuple[str, ...] = tuple(base.index.table["key"].to_pylist())
+            self.keys: tuple[str, ...] = tuple(base.index.keys)
             """The keys of all samples, in row order."""
             self.generation = base.newest
             """The generation that gets the columns."""

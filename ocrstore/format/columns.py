@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ocrstore.errors import SchemaError
 from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import MAX_DIMENSION, MAX_NDIM, MAX_ROW_NBYTES
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 DTYPES = (
     "bool",

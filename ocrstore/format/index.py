@@ -1,18 +1,20 @@
-"""The index: an Arrow table, one row per sample, that says where every row of every column lies."""
+"""The index as a reader holds it: where every row of every column lies, the keys, the table.
+
+Places and keys are read and checked without pyarrow, whose import takes longer than opening; the
+table is Arrow's, made when it is first asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
-from ocrstore.errors import SchemaError
+from ocrstore.format.arrowarrays import ArrowArray, Texts, read_arrays
 from ocrstore.format.arrowfile import check_arrow_file
-from ocrstore.format.attributes import check_schema
+from ocrstore.format.arrowtypes import ArrowField, UnknownTypeError, read_fields
 from ocrstore.format.columns import Column
 from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import (
@@ -20,11 +22,15 @@ from ocrstore.format.layout import (
     MAX_ROW_NBYTES,
     PAGE_ALIGNMENT,
     ROW_ALIGNMENT,
+    is_valid_name,
 )
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+
+class Rows(NamedTuple):
     """Where the rows of one column lie; all arrays have one entry (or one line) per sample."""
 
     offset: npt.NDArray[np.int64]
@@ -42,78 +48,42 @@ class Rows:
                 np.empty((0, ndim), np.int32),
                 np.empty(0, np.uint64),
             )
-        return cls(*(np.concatenate([getattr(p, n) for p in parts]) for n in cls.__slots__))
-
-
-def column_type(column: Column) -> pa.DataType:
-    """Return the Arrow type of a column's place in the index (FORMAT.md 6.2)."""
-    fields = [
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("nbytes", pa.int64(), nullable=False),
-    ]
-    if column.shape:
-        item = pa.field("item", pa.int32(), nullable=False)
-        fields.append(pa.field("shape", pa.list_(item, len(column.shape)), nullable=False))
-    fields.append(pa.field("hash", pa.uint64(), nullable=False))
-    return pa.struct(fields)
-
-
-def rows_array(column: Column, rows: Rows) -> pa.StructArray:
-    """Make the Arrow array of a column's place in the index."""
-    kind = column_type(column)
-    children = [pa.array(rows.offset), pa.array(rows.nbytes)]
-    if column.shape:
-        values = pa.array(np.ascontiguousarray(rows.shape).reshape(-1))
-        children.append(pa.FixedSizeListArray.from_arrays(values, type=kind.field("shape").type))
-    children.append(pa.array(rows.hash))
-    return pa.StructArray.from_arrays(children, fields=list(kind))
-
-
-def build_table(
-    keys: Sequence[str],
-    columns: Mapping[str, Column],
-    rows: Mapping[str, Rows],
-    attributes: pa.Table,
-) -> pa.Table:
-    """Make an index table: key, then the columns, then the attributes."""
-    fields = [pa.field("key", pa.string(), nullable=False)]
-    arrays: list[Any] = [pa.array(keys, pa.string())]
-    for name, column in columns.items():
-        fields.append(pa.field(name, column_type(column), nullable=False))
-        arrays.append(rows_array(column, rows[name]))
-    for field in attributes.schema:
-        fields.append(field)
-        arrays.append(attributes[field.name])
-    return pa.table(arrays, schema=pa.schema(fields))
-
-
-def serialize(table: pa.Table) -> bytes:
-    """Encode a table as one Arrow IPC file with at most one record batch."""
-    sink = pa.BufferOutputStream()
-    table = table.combine_chunks()
-    if any(column.num_chunks > 1 for column in table.columns):
-        raise SchemaError("The index is larger than 2 GiB in one attribute; split the data set.")
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]  # pyarrow is untyped
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts)))
 
 
 class Index:
-    """A parsed and checked index; its table and arrays point into the buffer it was read from."""
+    """A checked index; its arrays point into the buffer it was read from."""
 
-    def __init__(self, table: pa.Table, columns: Mapping[str, Column]) -> None:
-        self.table = table
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        rows: Mapping[str, Rows],
+        keys: Sequence[str],
+        read_table: Callable[[], pa.Table],
+    ) -> None:
         self.columns = dict(columns)
-        self.rows = {name: _rows(table[name], column) for name, column in columns.items()}
+        self.rows = dict(rows)
+        self.keys = keys
+        """The keys of all samples, in row order; decoded as they are asked for."""
+        self._read_table = read_table
+        self._table: pa.Table | None = None
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
+        return len(self.keys)
+
+    @property
+    def table(self) -> pa.Table:
+        """The whole index as an Arrow table; imports pyarrow."""
+        if self._table is None:
+            self._table = self._read_table()
+        return self._table
 
     @property
     def attributes(self) -> pa.Schema:
         """The schema of the attributes alone."""
-        known = {"key", *self.columns}
-        return pa.schema([field for field in self.table.schema if field.name not in known])
+        from ocrstore.format.indextable import attributes_of
+
+        return attributes_of(self.table.schema, self.columns)
 
 
 def parse_index(
@@ -123,48 +93,92 @@ def parse_index(
 
     It must have `samples` lines; None if nobody has said how many.
     """
-    check_arrow_file(payload, where=where)
+    file = check_arrow_file(payload, where=where)
     try:
-        with pa.ipc.open_file(pa.py_buffer(payload)) as reader:
-            _check_index_schema(reader.schema, columns, where)
-            table = reader.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError) as exc:
+        fields = read_fields(file.footer)
+    except UnknownTypeError as exc:
+        raise corrupt(where, f"a field cannot be an attribute: {exc}") from exc
+    except (ValueError, struct.error) as exc:
         raise corrupt(where, f"not a valid Arrow table: {exc}") from exc
-    if samples is None:
-        samples = table.num_rows
-    if table.num_rows != samples:
-        raise corrupt(where, f"{table.num_rows} rows, the manifest says {samples}.")
-    if any(column.num_chunks != 1 for column in table.columns):
-        table = table.combine_chunks()  # an empty table has no chunks
-    if table["key"].null_count or any(_has_nulls(table[name]) for name in columns):
+    _check_fields({field.name: field for field in fields}, len(fields), columns, where)
+    count, arrays = 0, {}
+    if file.batch is not None:
+        count = file.batch.rows
+        try:
+            arrays = read_arrays(fields, file.batch)
+        except ValueError as exc:
+            raise corrupt(where, f"not a valid Arrow table: {exc}") from exc
+    if samples is not None and count != samples:
+        raise corrupt(where, f"{count} rows, the manifest says {samples}.")
+    if any(arrays[name].has_nulls() for name in ("key", *columns) if name in arrays):
         raise corrupt(where, "a key or a place is missing")
-    if samples:
-        keys = table["key"].chunk(0)
-        ends = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + samples + 1]
-        lengths = np.diff(ends)
-        if lengths.min() < 1 or lengths.max() > MAX_KEY_NBYTES:
-            raise corrupt(where, f"a key is empty or longer than {MAX_KEY_NBYTES} bytes")
-    # a set, because importing pyarrow.compute would take longer than all else in opening
-    if len(set(table["key"].to_pylist())) != samples:
-        raise corrupt(where, "two samples have one key.")
-    return Index(table, columns)
+    keys: Sequence[str] = _check_keys(Texts(arrays["key"]), where) if count else []
+    rows = {name: _rows(arrays.get(name), column) for name, column in columns.items()}
+
+    def read_table() -> pa.Table:
+        from ocrstore.format.indextable import parse_table
+
+        return parse_table(payload, columns, samples=count, where=where)
+
+    return Index(columns, rows, keys, read_table)
 
 
-def _check_index_schema(schema: pa.Schema, columns: Mapping[str, Column], where: str) -> None:
-    names = set(schema.names)
-    if len(names) != len(schema):
+def _check_fields(
+    fields: Mapping[str, ArrowField], count: int, columns: Mapping[str, Column], where: str
+) -> None:
+    if len(fields) != count:
         raise corrupt(where, "two fields have one name.")
-    if "key" not in names or schema.field("key").type != pa.string():
+    if "key" not in fields or fields["key"].kind != "utf8":
         raise corrupt(where, "there is no field `key` of type string.")
     for name, column in columns.items():
-        if name not in names or schema.field(name).type != column_type(column):
+        if name not in fields or not _is_place(fields[name], column):
             raise corrupt(where, f"no place is recorded for column {name!r}.")
-    known = {"key", *columns}
-    try:
-        check_schema(pa.schema([f for f in schema if f.name not in known]), columns)
-    except SchemaError as exc:
-        raise corrupt(where, f"{exc}") from exc
+    for name in fields:
+        if name != "key" and name not in columns and not is_valid_name(name):
+            raise corrupt(where, f"attribute {name!r:.80} has a name that no attribute may have")
+
+
+def _is_place(field: ArrowField, column: Column) -> bool:
+    """Tell whether a field has the type of a column's place (FORMAT.md 6.2)."""
+    found = [(child.name, child.kind, child.size) for child in field.children]
+    want = [("offset", "int64", 0), ("nbytes", "int64", 0), ("hash", "uint64", 0)]
+    parts = list(field.children)
+    if column.shape:
+        want.insert(2, ("shape", "fixed_size_list", len(column.shape)))
+        if len(parts) > 2:
+            parts += parts[2].children
+    sizes_fit = not column.shape or [part.kind for part in parts[4:]] == ["int32"]
+    return (
+        field.kind == "struct"
+        and found == want
+        and sizes_fit
+        and not any(part.nullable for part in parts)
+    )
+
+
+def _check_keys(keys: Texts, where: str) -> Texts:
+    lengths = keys.lengths()
+    if lengths.min() < 1 or lengths.max() > MAX_KEY_NBYTES:
+        raise corrupt(where, f"a key is empty or longer than {MAX_KEY_NBYTES} bytes")
+    if len(set(keys.encoded())) != len(keys):
+        raise corrupt(where, "two samples have one key.")
+    return keys
+
+
+def _rows(array: ArrowArray | None, column: Column) -> Rows:
+    ndim = len(column.shape)
+    if array is None:  # a store without samples
+        return Rows.concatenate([], ndim)
+    count, parts = array.length, array.children
+    shape = np.empty((count, 0), np.int32)
+    if ndim:
+        shape = parts[2].children[0].numbers("<i4", count * ndim).reshape(count, ndim)
+    return Rows(
+        parts[0].numbers("<i8", count),
+        parts[1].numbers("<i8", count),
+        shape,
+        parts[-1].numbers("<u8", count),
+    )
 
 
 def check_places(index: Index, *, first: int, end: int, where: str) -> None:
@@ -210,35 +224,5 @@ def check_places(index: Index, *, first: int, end: int, where: str) -> None:
 
 def _refuse(index: Index, bad: npt.NDArray[Any], where: str, column: str, why: str) -> None:
     if bad.any():
-        key = index.table["key"][int(np.argmax(bad))].as_py()
+        key = index.keys[int(np.argmax(bad))]
         raise corrupt(where, f"sample {key!r}, column {column!r}: its row {why}")
-
-
-def _has_nulls(chunked: pa.ChunkedArray) -> bool:
-    """Tell whether a place is missing as a whole, or in any of its parts."""
-    pending = list(chunked.chunks)
-    while pending:
-        array = pending.pop()
-        if array.null_count:
-            return True
-        if pa.types.is_struct(array.type):
-            pending += [array.field(i) for i in range(array.type.num_fields)]
-        elif pa.types.is_fixed_size_list(array.type):
-            pending.append(array.values)
-    return False
-
-
-def _rows(chunked: pa.ChunkedArray, column: Column) -> Rows:
-    array = chunked.chunk(0) if chunked.num_chunks else pa.array([], chunked.type)
-    ndim = len(column.shape)
-    if ndim:
-        flat = array.field("shape").values.to_numpy(zero_copy_only=True)
-        shape = flat[: len(array) * ndim].reshape(len(array), ndim)
-    else:
-        shape = np.empty((len(array), 0), np.int32)
-    return Rows(
-        array.field("offset").to_numpy(zero_copy_only=True),
-        array.field("nbytes").to_numpy(zero_copy_only=True),
-        shape,
-        array.field("hash").to_numpy(zero_copy_only=True),
-    )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ocrstore.errors import NotAStoreError, OCRStoreError, StoreChangedError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Mapping:

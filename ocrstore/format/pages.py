@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ocrstore.errors import CorruptStoreError, NotAStoreError, UnsupportedFormatError
 from ocrstore.format.damage import corrupt
@@ -34,9 +34,10 @@ FREE_TREE_FLAGS = 0x4008  # integer keys; the environment is one file, not a fol
 _MAX_DEPTH = 32  # as in liblmdb, whose cursors have room for no more
 _NEWER_MAGIC_OFFSET = 24  # LMDB 1.0 has a page header of 24 bytes
 
+# NamedTuples: made for every node that is passed, and imported by every process that reads
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+
+class Tree(NamedTuple):
     """The root record of one B-tree."""
 
     flags: int
@@ -53,8 +54,7 @@ class Tree:
         return self.root == NO_PAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """One of the two meta pages: the state a commit left behind."""
 
     slot: int
@@ -66,8 +66,7 @@ class Meta:
     transaction: int
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """Where a value lies: `nbytes` at file offset `offset`, in `pages` pages from page `page`."""
 
     page: int
@@ -76,8 +75,7 @@ class Value:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """One entry of a tree page; `child` for branches, `value` or `inline` for leaves."""
 
     key: bytes

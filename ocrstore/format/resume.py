@@ -22,7 +22,8 @@ from ocrstore.format.blobs import (
 from ocrstore.format.bulk import PAGE_SIZE
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import extent_value_nbytes, parse_extent
-from ocrstore.format.index import Index, Rows, parse_index, serialize
+from ocrstore.format.index import Index, Rows, parse_index
+from ocrstore.format.indextable import serialize
 from ocrstore.format.layout import (
     GROUP_PREFIX,
     PENDING_KEY,
@@ -152,7 +153,7 @@ def _load_group(
         ):
             raise CorruptStoreError("the record and the extent do not agree")
         rows[name] = located(part, place.offset)
-    keys = index.table["key"].to_pylist()
+    keys = list(index.keys)
     return ResumedGroup(number, keys, rows, index.table.select(index.attributes.names))
 
 

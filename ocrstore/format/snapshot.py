@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ocrstore.errors import (
     CorruptStoreError,
@@ -79,15 +80,14 @@ def has_changed(mapping: Mapping, before: bytes) -> bool:
     return mapping.has_grown() or read_metas(mapping) != before
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """Where the records of one generation lie."""
 
     pages: PageReader
     generations: tuple[int, ...]
     generation: int
-    manifest: Value
-    index: Value
+    manifest_place: Value
+    index_place: Value
 
 
 def _find(mapping: Mapping, generation: int | None) -> _Found:
@@ -106,8 +106,8 @@ def _find(mapping: Mapping, generation: int | None) -> _Found:
 
 def _load(mapping: Mapping, found: _Found) -> Snapshot:
     pages = found.pages
-    manifest = _parse_manifest(pages, found.generation, found.manifest)
-    index = _parse_index(pages, manifest, found.index)
+    manifest = _parse_manifest(pages, found.generation, found.manifest_place)
+    index = _parse_index(pages, manifest, found.index_place)
     check_places(index, first=2 * pages.page_size, end=mapping.nbytes, where=mapping.path)
     return Snapshot(mapping, manifest, index, found.generations)
 

@@ -123,7 +123,7 @@ def _read(partial: Path, target: Path) -> Unfinished | None:
         token=str(record.get("token")),
         in_place=base is not None,
         columns=tuple(scan.columns),
-        samples=len({key for index in records for key in index.table["key"].to_pylist()}),
+        samples=len({key for index in records for key in index.keys}),
         nbytes=sum(int(r.nbytes.sum()) for index in records for r in index.rows.values()),
         obstacle=obstacle,
     )

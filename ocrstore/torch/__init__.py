@@ -4,10 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.torch.records import Batch, Sample
-from ocrstore.torch.samplers import ResumableSampler, WindowShuffleSampler, sampler_state
 
 if TYPE_CHECKING:
     from ocrstore.torch.datamodule import OCRDataModule
+    from ocrstore.torch.samplers import ResumableSampler, WindowShuffleSampler, sampler_state
+
+# Lightning takes seconds to import, and workers need none of these
+_HOMES = {
+    "OCRDataModule": "ocrstore.torch.datamodule",
+    "ResumableSampler": "ocrstore.torch.samplers",
+    "WindowShuffleSampler": "ocrstore.torch.samplers",
+    "sampler_state": "ocrstore.torch.samplers",
+}
 
 __all__ = [
     "Batch",
@@ -21,9 +29,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Lightning takes seconds to import, and workers do not need it
-    if name == "OCRDataModule":
-        from ocrstore.torch.datamodule import OCRDataModule
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
 
-        return OCRDataModule
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

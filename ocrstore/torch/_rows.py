@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ocrstore.torch._region import PAGE, round_up
 
-IntArray = npt.NDArray[np.int64]
-AnyArray = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+IntArray: TypeAlias = "npt.NDArray[np.int64]"
+AnyArray: TypeAlias = "npt.NDArray[Any]"
 
 
 class FileHandle:

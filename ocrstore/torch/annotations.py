@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ocrstore.torch.parts import Parts
 from ocrstore.torch.view import StoreView
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ANNOTATIONS = (
     "polygons",

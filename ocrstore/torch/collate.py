@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,11 +17,13 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ocrstore.errors import SchemaError
 from ocrstore.torch._rows import AnyArray
-from ocrstore.torch.exchange import SlotTicket, receive, take_slot
 from ocrstore.torch.fields import Field, as_tensor, field_of, pack_polygons, unpack_polygons
 from ocrstore.torch.parts import Parts, join
 from ocrstore.torch.records import Batch, OutgoingBatch, Sample
 from ocrstore.torch.recycling import give_back
+
+if TYPE_CHECKING:
+    from ocrstore.torch.exchange import SlotTicket
 
 _ALIGNMENT = 64
 
@@ -193,6 +195,8 @@ class ComputedBatch:
 
 def _send(batch: ComputedBatch) -> tuple[Any, ...]:
     """Stack a batch into a slot of shared memory that is used again and again."""
+    from ocrstore.torch.exchange import take_slot  # batches of stored columns need none of it
+
     if not batch.samples:
         raise RuntimeError("a batch of a worker can be sent once only")
     first = batch.samples[0]
@@ -226,6 +230,8 @@ def _send(batch: ComputedBatch) -> tuple[Any, ...]:
 def _receive(
     ticket: SlotTicket, layout: list[tuple[str, str, tuple[int, ...], int]], others: dict[str, Any]
 ) -> Batch:
+    from ocrstore.torch.exchange import receive
+
     memory = receive(ticket)
     taken: dict[str, Any] = {}
     for name, dtype, shape, offset in layout:

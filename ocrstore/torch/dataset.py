@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from torch.utils.data import Dataset, get_worker_info
 
 from ocrstore.errors import (
@@ -30,13 +29,15 @@ from ocrstore.torch.memory import Strategy
 from ocrstore.torch.parts import Parts
 from ocrstore.torch.records import Batch, OutgoingBatch, Sample
 from ocrstore.torch.residency import Progress
-from ocrstore.torch.training import TrainingView
 from ocrstore.torch.view import Annotation, StoreView, find_view, open_view
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
     from ocrstore.torch.augment import Transform
+    from ocrstore.torch.training import TrainingView
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -86,11 +87,13 @@ class OCRStoreDataset(Dataset[Any]):
         lengths = [len(view) for view in self.views]
         self._starts: IntArray = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         self._ahead = -1
-        self._training = (
-            None
-            if self.transform is None
-            else [TrainingView(view, self.transform, self._map_params) for view in self.views]
-        )
+        self._training: list[TrainingView] | None = None
+        if self.transform is not None:
+            from ocrstore.torch.training import TrainingView
+
+            self._training = [
+                TrainingView(view, self.transform, self._map_params) for view in self.views
+            ]
 
     def __len__(self) -> int:
         return int(self._starts[-1])

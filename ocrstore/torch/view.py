@@ -12,16 +12,18 @@ import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
 from ocrstore.store import Store, StoredColumn, open_store
 from ocrstore.torch import residency
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.torch.memory import ColumnMemory, Strategy
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 PICTURE = "image"
 """The column of whole pictures."""
@@ -32,8 +34,7 @@ TENSOR = "tensor"
 _ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 
 
-@dataclass(frozen=True, slots=True)
-class ViewRef:
+class ViewRef(NamedTuple):
     """Names a view of a store, wherever it is used."""
 
     path: str
@@ -190,7 +191,7 @@ class StoreView:
 
     def key(self, row: int) -> str:
         """Return a sample's key."""
-        return str(self.store.index["key"][row])
+        return self.store.snapshot.index.keys[row]
 
     def attribute(self, name: str, row: int) -> Any:
         """Return one recorded value of a sample, None where the store does not record it."""

@@ -17,7 +17,9 @@ import ocrstore
 
 def main(path: str) -> None:
     """Read everything; show that writing is refused with a clear error."""
-    ocrstore.verify(path)  # imports what it needs while this user may read Python's own files
+    # names import what they need when they are first used: now, while Python's files may be read
+    ocrstore.append, ocrstore.compact, ocrstore.create
+    ocrstore.verify(path)
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(65534)

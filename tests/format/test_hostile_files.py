@@ -49,7 +49,7 @@ NASTY = {
 }
 CHILD = """
 import json, resource, sys
-import ocrstore, ocrstore.verify
+import ocrstore, ocrstore.store, ocrstore.verification  # before the limit counts
 from ocrstore.errors import OCRStoreError
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + int(sys.argv[1])

@@ -134,12 +134,13 @@ def _check_generations(
             manifest = read_manifest(pages, generation)
             index = read_index(pages, manifest)
             check_places(index, first=2 * pages.page_size, end=mapping.nbytes, where=pages.name)
+            found = fingerprint(index)
         except OCRStoreError as exc:
             result.findings.append(Finding(str(exc)))
             continue
         result.generations.append(generation)
         result.samples = manifest.samples
-        if fingerprint(index) != manifest.fingerprint:
+        if found != manifest.fingerprint:
             result.findings.append(
                 Finding(f"generation {generation}: its content does not match its fingerprint")
             )
@@ -153,7 +154,7 @@ def _check_generations(
 
 
 def _collect(index: Index, places: _Places) -> None:
-    keys = index.table["key"].to_pylist()
+    keys = list(index.keys)
     for name, rows in index.rows.items():
         lines = zip(
             keys,
