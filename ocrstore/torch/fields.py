@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -57,6 +58,7 @@ def field_of(column: str, *, pictures_taken: bool = False) -> Field:
     return _KNOWN.get(column) or Field(column, column, column)
 
 
+@lru_cache(maxsize=64)
 def fields_of(columns: tuple[str, ...]) -> tuple[Field, ...]:
     """Return how the columns of a view are shown."""
     return tuple(field_of(name, pictures_taken="tensor" in columns) for name in columns)

@@ -46,7 +46,7 @@ class Parts:
         self.local = local
         self.which = which
         self.rows = local if rows is None else rows
-        names = tuple(self.views[0].columns)
+        names = self.views[0].names
         for view in self.views[1:]:
             names = tuple(name for name in names if name in view.columns)
         self.fields = fields_of(names)
@@ -97,6 +97,8 @@ class Parts:
 
     def take(self, field: Field) -> AnyArray | list[AnyArray]:
         """Return the rows as one array that is the caller's, or a list if their shapes differ."""
+        if self.which is None:
+            return self.views[0].take(field.column, self.local)
         groups = self.groups()
         if len(groups) == 1:
             return groups[0][0].take(field.column, groups[0][2])
