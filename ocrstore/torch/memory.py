@@ -19,7 +19,8 @@ from ocrstore.errors import StoreChangedError
 from ocrstore.torch import _region
 from ocrstore.torch._pagemap import Finder, FinderName, best_finder, make_finder
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout, first_of_run
-from ocrstore.torch.assembly import MIN_ASSEMBLED_NBYTES, assemble, copy_rows, map_fresh
+from ocrstore.torch.assembly import MIN_ASSEMBLED_NBYTES, assemble, map_fresh
+from ocrstore.torch.copying import copy_rows
 from ocrstore.torch.leases import ColumnMapping
 
 Strategy = Literal["leases", "fresh", "copy"]
