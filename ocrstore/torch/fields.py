@@ -30,6 +30,12 @@ class Field:
             return rows.permute(0, 3, 1, 2)
         return rows.unsqueeze(1) if self.kind == "map" and rows.ndim == 3 else rows
 
+    def shown_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that `show` gives rows of this shape."""
+        if self.kind == "picture" and len(shape) == 4:
+            return (shape[0], shape[3], shape[1], shape[2])
+        return (shape[0], 1, *shape[1:]) if self.kind == "map" and len(shape) == 3 else shape
+
     def unshow(self, shown: torch.Tensor) -> torch.Tensor:
         """Undo `show`."""
         if self.kind == "picture" and shown.ndim == 4:

@@ -69,23 +69,24 @@ class ColumnMemory:
 
     def take(self, rows: IntArray) -> AnyArray:
         """Return the rows as one array, the caller's alone, valid while it is referenced."""
+        count = len(rows)
+        if not count:
+            return self._copy(rows)
         first = first_of_run(rows)
-        if first is not None:
-            low, high = first, first + len(rows) - 1
-        elif len(rows):
+        if first is None:
             low, high = int(rows.min()), int(rows.max())
         else:
-            low = high = 0
-        if low < 0 or high >= max(len(self.layout), 1):
+            low, high = first, first + count - 1
+        if low < 0 or high >= len(self.layout):
             raise IndexError(f"rows {low} to {high} of {len(self.layout)}")
-        if self.strategy == "copy" or not self.layout.mappable or len(rows) == 0:
+        if self.strategy == "copy" or not self.layout.mappable:
             return self._copy(rows)
         file, mapping = self._opened()
         if mapping is None:
             fresh = map_fresh(file, self.layout, rows)
             return self._copy(rows) if fresh is None else fresh
         if first is not None:
-            leased = mapping.take(first, len(rows))
+            leased = mapping.take(first, count)
             if leased is not None:
                 return leased
         if self.layout.nbytes < MIN_ASSEMBLED_NBYTES:

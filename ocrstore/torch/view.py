@@ -68,6 +68,7 @@ class StoreView:
         self.path = store.path
         self.recipe, self.columns = _resolve(store, ref)
         self.names = tuple(self.columns)
+        self.specs = {name: store.columns[column] for name, column in self.columns.items()}
         mapping = store.snapshot.mapping
         self._mapping = mapping
         self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
