@@ -126,9 +126,7 @@ def test_callers_in_several_threads(threads):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("threads", [2], indirect=True)
-@pytest.mark.filterwarnings(
-    "ignore:This process:DeprecationWarning"
-)  # since 3.12
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # since 3.12
 def test_a_forked_child_has_threads_of_its_own(threads):
     """A child of a process with helpers copies, too; its parent goes on."""
     data, layout, truth = make_column((64 << 10,), np.uint8)
