@@ -6,13 +6,13 @@
 Everything is measured in turns inside one run, and what counts are the ratios: a machine that is
 busy is busy for all. Two consumers: *touch* reads one element of each page, *copy* copies every
 byte into a reused buffer, as staging for a GPU does. The limit is the faster of memmove and
-Tensor.copy_ from resident memory.
+Tensor.copy_ from resident memory. Stored columns are measured twice: with one thread of torch in
+the consumer, so that the limit is one core's memcpy, and with as many as torch takes by itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import statistics
 import subprocess
@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,227 +27,15 @@ from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from loader_contenders import BATCH, SIZE, Mapped, make_plain_files, make_store, touch
+from loader_stored import compare_stored
+
 import ocrstore
 from ocrstore.torch import OCRStoreDataset
-
-SIZE = 640
-BATCH = 16
-NAMES = ("images", "prob_maps", "thresh_maps")
-
-
-def make_store(path: Path, samples: int) -> None:
-    rng = np.random.default_rng(0)
-    noise = rng.integers(0, 255, (SIZE + samples, SIZE, 3), np.uint8)
-    halves = rng.random((SIZE + samples, SIZE)).astype(np.float16)
-    columns = {
-        "tensor": ocrstore.Column("uint8", (SIZE, SIZE, 3)),
-        "prob_map": ocrstore.Column("float16", (SIZE, SIZE)),
-        "thresh_map": ocrstore.Column("float16", (SIZE, SIZE)),
-    }
-    with ocrstore.create(path, columns=columns, overwrite=True) as writer:
-        for row in range(samples):
-            part = slice(row, row + SIZE)
-            arrays = {"tensor": noise[part], "prob_map": halves[part], "thresh_map": halves[part]}
-            writer.append(f"{row:05d}.jpg", arrays)
-
-
-class Ready(Dataset):
-    """A dict cache of ready tensors, filled before the workers start: the best that is done by
-    hand.
-    """
-
-    def __init__(self, path: Path) -> None:
-        store = ocrstore.open(path)
-        self.cache = {}
-        for row in range(len(store)):
-            self.cache[row] = {
-                "images": torch.from_numpy(store["tensor"][row].copy())
-                .permute(2, 0, 1)
-                .contiguous(),
-                "prob_maps": torch.from_numpy(store["prob_map"][row].copy())[None],
-                "thresh_maps": torch.from_numpy(store["thresh_map"][row].copy())[None],
-            }
-
-    def __len__(self) -> int:
-        return len(self.cache)
-
-    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        return self.cache[row]
-
-
-class Mapped(Dataset):
-    """numpy.memmap of three plain files, the usual way."""
-
-    def __init__(self, folder: Path, samples: int) -> None:
-        self.folder, self.samples = folder, samples
-        self.arrays = None
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def _open(self):
-        shapes = {"images": ("u1", (SIZE, SIZE, 3)), "prob_maps": ("f2", (SIZE, SIZE))}
-        shapes["thresh_maps"] = shapes["prob_maps"]
-        return {
-            name: np.memmap(self.folder / f"{name}.bin", dtype, "c", shape=(self.samples, *shape))
-            for name, (dtype, shape) in shapes.items()
-        }
-
-    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        if self.arrays is None:
-            self.arrays = self._open()
-        return {
-            "images": torch.from_numpy(self.arrays["images"][row]),
-            "prob_maps": torch.from_numpy(self.arrays["prob_maps"][row])[None],
-            "thresh_maps": torch.from_numpy(self.arrays["thresh_maps"][row])[None],
-        }
-
-
-def pages(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.permute(0, 2, 3, 1).reshape(-1)
-    return flat[:: 4096 // flat.element_size()]
-
-
-def touch(batch, _buffers) -> None:
-    for name in NAMES:
-        tensor = batch[name]
-        if not tensor.permute(0, 2, 3, 1).is_contiguous():
-            tensor = tensor.permute(0, 3, 1, 2)  # collated another way: any order will do
-        pages(tensor).view(torch.uint8 if tensor.dtype == torch.uint8 else torch.int16).sum()
-
-
-def copy(batch, buffers) -> None:
-    for name in NAMES:
-        tensor = batch[name]
-        buffers[name][: len(tensor)].copy_(tensor)
-
-
-def copy_into(batch, buffers) -> None:
-    batch.copy_into(buffers)
-
-
-def make_buffers(*, planar: bool = False) -> dict[str, torch.Tensor]:
-    images = torch.zeros(BATCH, SIZE, SIZE, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    if planar:
-        images = images.contiguous()  # as default collation leaves them, so that all only memcpy
-    halves = {n: torch.zeros(BATCH, 1, SIZE, SIZE, dtype=torch.float16) for n in NAMES[1:]}
-    return {"images": images, **halves}
-
-
-class Rate(NamedTuple):
-    """Samples for each second of the clock, and of this process's processor time."""
-
-    clock: float
-    processor: float
-
-
-class Watch:
-    """Measures both times at once: on a busy machine the processor's is the truer one."""
-
-    def __init__(self) -> None:
-        self.started = time.perf_counter(), time.process_time()
-
-    def rate(self, count: int) -> Rate:
-        clock, processor = self.started
-        return Rate(
-            count / (time.perf_counter() - clock), count / (time.process_time() - processor)
-        )
-
-
-def limits() -> dict[str, Rate]:
-    """Return the rate of reading resident memory: one element per page, and every byte."""
-    buffers = make_buffers()
-    resident = [
-        {n: b.clone(memory_format=torch.preserve_format) for n, b in buffers.items()}
-        for _ in range(6)
-    ]
-    found = {}
-    for name, consume in (("touch", touch), ("copy", copy), ("memmove", memmove)):
-        for batch in resident:
-            consume(batch, buffers)
-        watch = Watch()
-        for _ in range(4):
-            for batch in resident:
-                consume(batch, buffers)
-        found[name] = watch.rate(24 * BATCH)
-    found["copy"] = max(found["copy"], found.pop("memmove"))
-    return found
-
-
-def memmove(batch, buffers) -> None:
-    for name in NAMES:
-        source = batch[name]
-        ctypes.memmove(buffers[name].data_ptr(), source.data_ptr(), source.nbytes)
-
-
-class Contender:
-    """A DataLoader that stays open between rounds."""
-
-    def __init__(self, dataset, workers: int, shuffle: bool) -> None:
-        options = {"persistent_workers": True} if workers else {}
-        self.loader = DataLoader(
-            dataset, batch_size=BATCH, num_workers=workers, shuffle=shuffle, **options
-        )
-        self.buffers = make_buffers(planar=isinstance(dataset, Ready))
-
-    def run(self, consume) -> Rate:
-        watch = Watch()
-        for batch in self.loader:
-            consume(batch, self.buffers)
-        del batch
-        return watch.rate(len(self.loader.dataset))
 
 
 def median(values) -> float:
     return statistics.median(values)
-
-
-def stored(path: Path, rounds: int, workers: list[int]) -> None:
-    samples = len(ocrstore.open(path))
-    ready = Ready(path)
-    ours = OCRStoreDataset(path)
-    ours.warm()
-    results: dict[tuple, list[Rate]] = {}
-    for count in workers:
-        for shuffle in (False, True):
-            a, b = Contender(ours, count, shuffle), Contender(ready, count, shuffle)
-            order = "shuffled" if shuffle else "sequential"
-            kinds = [("touch", touch), ("copy", copy)]
-            for _, consume in kinds:
-                a.run(consume)
-            b.run(touch)
-            for _ in range(rounds):
-                for name, value in limits().items():
-                    results.setdefault(("limit", count, order, name), []).append(value)
-                for name, consume in kinds:
-                    results.setdefault(("ocrstore", count, order, name), []).append(a.run(consume))
-                    results.setdefault(("dict cache", count, order, name), []).append(
-                        b.run(consume)
-                    )
-                results.setdefault(("ocrstore", count, order, "copy_into"), []).append(
-                    a.run(copy_into)
-                )
-            del a, b
-    print(
-        f"\nstored columns: {samples} samples, batch {BATCH}, median of {rounds}; samples/s by the"
-        " clock, of the limit by clock and by this process's processor time, times by hand"
-    )
-    print("workers      order  consumer | ocrstore  by hand    limit | of limit (cpu) | x by hand")
-    for count in workers:
-        for order in ("sequential", "shuffled"):
-            for name in ("touch", "copy", "copy_into"):
-                mine = results["ocrstore", count, order, name]
-                base = "copy" if name == "copy_into" else name
-                limit = results["limit", count, order, base]
-                hand = results["dict cache", count, order, base]
-                by_clock = median([m.clock / n.clock for m, n in zip(mine, limit)])
-                by_cpu = median([m.processor / n.processor for m, n in zip(mine, limit)])
-                times = median([m.clock / n.clock for m, n in zip(mine, hand)])
-                rates = [median([rate.clock for rate in r]) for r in (mine, hand, limit)]
-                print(
-                    f"{count:>7} {order:>10} {name:>9} | {rates[0]:>8.0f} {rates[1]:>8.0f}"
-                    f" {rates[2]:>8.0f} | {by_clock:>7.2f} ({by_cpu:.2f}) | {times:>8.1f}x"
-                )
 
 
 def make_pictures(folder: Path, count: int) -> Path:
@@ -517,17 +304,7 @@ def install(folder: Path, mapped: str) -> Path:
 def startup(path: Path, folder: Path, rounds: int) -> None:
     import inspect
 
-    store = ocrstore.open(path)
-    for name, column in (
-        ("images", "tensor"),
-        ("prob_maps", "prob_map"),
-        ("thresh_maps", "thresh_map"),
-    ):
-        target = folder / f"{name}.bin"
-        if not target.exists():
-            with target.open("wb") as file:
-                for row in range(len(store)):
-                    file.write(store[column][row].tobytes())
+    samples = make_plain_files(path, folder)
     module = "import numpy as np\nimport torch\nfrom pathlib import Path\n"
     module += "from torch.utils.data import Dataset\n" + f"SIZE = {SIZE}\n"
     installed = install(folder, module + inspect.getsource(Mapped))
@@ -546,7 +323,7 @@ def startup(path: Path, folder: Path, rounds: int) -> None:
                     ours=ours,
                     path=str(path),
                     folder=str(folder),
-                    samples=len(store),
+                    samples=samples,
                     workers=workers,
                 )
                 done = subprocess.run(
@@ -565,11 +342,19 @@ def startup(path: Path, folder: Path, rounds: int) -> None:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # the limit is one core's memcpy; the workers need the others
+    by_itself = torch.get_num_threads()
+    torch.set_num_threads(1)  # the workers need the other cores
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=404)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2, 4])
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        default=sorted({1, by_itself}),
+        help="of torch in the consumer of stored columns",
+    )
     parser.add_argument("--only", choices=["stored", "augmented", "startup"])
     parser.add_argument("--folder", type=Path, help="where to put the files (a temporary folder)")
     options = parser.parse_args()
@@ -579,7 +364,7 @@ def main() -> None:
         if not path.exists():
             make_store(path, options.samples)
         if options.only in (None, "stored"):
-            stored(path, options.rounds, options.workers)
+            compare_stored(path, folder, options.rounds, options.workers, options.threads)
         if options.only in (None, "augmented"):
             augmented(folder, options.rounds, min(options.samples, 160))
         if options.only in (None, "startup"):

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from bench_loader import make_store
+from loader_contenders import make_store
 
 from ocrstore.torch.processes import measure
 

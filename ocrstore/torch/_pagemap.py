@@ -11,9 +11,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 from typing import Literal, Protocol
 
 import numpy as np
+
+if sys.platform != "win32":  # asked for here, because leases need them often
+    import fcntl
+    import resource
 
 PAGE = mmap.PAGESIZE
 
@@ -96,8 +101,6 @@ class ScanFinder:
 
     def written(self, start: int, end: int) -> list[Range]:
         """Return exactly the written parts."""
-        import fcntl
-
         found: list[Range] = []
         regions = (ctypes.c_uint64 * (3 * _REGIONS))()
         argument = _ScanArg(
@@ -159,8 +162,6 @@ def fault_count() -> int:
 
     The first write to a page of a private mapping is one, so if none happened nothing was written.
     """
-    import resource
-
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_minflt + usage.ru_majflt
 

@@ -44,6 +44,8 @@ class RowLayout:
     """Bytes of one row."""
     pitch: int = field(init=False)
     """Distance of adjoining rows: whole pages."""
+    strides: tuple[int, ...] = field(init=False)
+    """Of rows that lie a pitch apart."""
     mappable: bool = field(init=False)
     """Whether each row has pages of its own, so that it can be leased and put together by page."""
 
@@ -55,6 +57,12 @@ class RowLayout:
         apart = aligned and bool((np.diff(np.sort(self.offsets)) >= pitch).all())
         object.__setattr__(self, "nbytes", nbytes)
         object.__setattr__(self, "pitch", pitch)
+        inner: list[int] = []
+        step = self.dtype.itemsize
+        for length in reversed(self.shape):
+            inner.insert(0, step)
+            step *= length
+        object.__setattr__(self, "strides", (pitch, *inner))
         object.__setattr__(self, "mappable", nbytes >= PAGE and aligned and apart)
 
     def __len__(self) -> int:
@@ -70,23 +78,34 @@ class RowLayout:
         if not len(rows):
             return []
         offsets = self.offsets[rows]
-        breaks = np.flatnonzero(np.diff(offsets) != self.pitch) + 1
-        starts = np.concatenate(([0], breaks)).tolist()
+        breaks = (offsets[1:] - offsets[:-1] != self.pitch).nonzero()[0].tolist()
+        if not breaks:
+            return [(0, len(rows), int(offsets[0]))]
+        starts = [0, *[position + 1 for position in breaks]]
         ends = [*starts[1:], len(rows)]
         return [(a, b - a, int(offsets[a])) for a, b in zip(starts, ends, strict=True)]
 
 
+def first_of_run(rows: IntArray) -> int | None:
+    """Return the first of consecutive rows; None if they are not consecutive, or none at all."""
+    count = len(rows)
+    if not count:
+        return None
+    first = int(rows[0])
+    if count == 1:
+        return first
+    # the ends first: of a shuffled batch they tell already
+    if int(rows[-1]) - first != count - 1 or (rows[1:] - rows[:-1] != 1).any():
+        return None
+    return first
+
+
 def as_rows(address: int, count: int, layout: RowLayout) -> dict[str, Any]:
     """Return the numpy array interface of `count` rows at `address`, a pitch apart."""
-    inner: list[int] = []
-    step = layout.dtype.itemsize
-    for length in reversed(layout.shape):
-        inner.append(step)
-        step *= length
     return {
         "version": 3,
         "typestr": layout.dtype.str,
         "data": (address, False),
         "shape": (count, *layout.shape),
-        "strides": (layout.pitch, *reversed(inner)),
+        "strides": layout.strides,
     }

@@ -1,4 +1,4 @@
-"""Owns fresh batches of scattered rows: put together by the page table, or copied."""
+"""Owns fresh batches of scattered rows, put together by the page table."""
 
 from __future__ import annotations
 
@@ -57,18 +57,6 @@ def map_fresh(file: FileHandle, layout: RowLayout, rows: IntArray) -> AnyArray |
         layout.dtype,
         buffer=mapping,
         offset=offset - start,
-        strides=as_rows(0, len(rows), layout)["strides"],
+        strides=layout.strides,
     )
     return whole
-
-
-def copy_rows(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> None:
-    """Copy rows from `data`, the file's bytes, into `out` of shape (len(rows), *shape)."""
-    if not len(rows) or not layout.nbytes:
-        return
-    for position, count, offset in layout.runs(rows):
-        # several rows at once where they adjoin: `as_rows` knows their strides
-        strides = as_rows(0, count, layout)["strides"]
-        shape = (count, *layout.shape)
-        source: AnyArray = np.ndarray(shape, layout.dtype, data, offset, strides)
-        np.copyto(out[position : position + count], source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,12 @@ class Field(NamedTuple):
         if self.kind == "picture" and rows.ndim == 4:
             return rows.permute(0, 3, 1, 2)
         return rows.unsqueeze(1) if self.kind == "map" and rows.ndim == 3 else rows
+
+    def shown_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that `show` gives rows of this shape."""
+        if self.kind == "picture" and len(shape) == 4:
+            return (shape[0], shape[3], shape[1], shape[2])
+        return (shape[0], 1, *shape[1:]) if self.kind == "map" and len(shape) == 3 else shape
 
     def unshow(self, shown: torch.Tensor) -> torch.Tensor:
         """Undo `show`."""
@@ -56,6 +63,7 @@ def field_of(column: str, *, pictures_taken: bool = False) -> Field:
     return _KNOWN.get(column) or Field(column, column, column)
 
 
+@lru_cache(maxsize=64)
 def fields_of(columns: tuple[str, ...]) -> tuple[Field, ...]:
     """Return how the columns of a view are shown."""
     return tuple(field_of(name, pictures_taken="tensor" in columns) for name in columns)

@@ -59,6 +59,8 @@ class ColumnMapping:
         self._ended: deque[tuple[int, int, bool]] = deque()
         self._leased = np.zeros(len(layout), np.bool_)
         self._region, self._positions = _map_column(file, layout)
+        gaps = np.diff(self._positions) != layout.pitch
+        self._gaps: IntArray | None = np.flatnonzero(gaps) if gaps.any() else None
 
     def address_of(self, row: int) -> int:
         """Return where a row begins."""
@@ -71,9 +73,11 @@ class ColumnMapping:
         """
         if first < 0 or count <= 0 or first + count > len(self._positions):
             raise IndexError(f"rows [{first}, {first + count}) of {len(self._positions)}")
-        positions = self._positions[first : first + count]
-        if (np.diff(positions) != self.layout.pitch).any():
-            return None
+        if self._gaps is not None:
+            # rows that another one does not follow at once; none of them may be inside the run
+            inside = np.searchsorted(self._gaps, (first, first + count - 1))
+            if inside[0] != inside[1]:
+                return None
         lease = None
         with self._lock:
             self._settle()

@@ -18,8 +18,9 @@ import numpy as np
 from ocrstore.errors import StoreChangedError
 from ocrstore.torch import _region
 from ocrstore.torch._pagemap import Finder, FinderName, best_finder, make_finder
-from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout
-from ocrstore.torch.assembly import MIN_ASSEMBLED_NBYTES, assemble, copy_rows, map_fresh
+from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout, first_of_run
+from ocrstore.torch.assembly import MIN_ASSEMBLED_NBYTES, assemble, map_fresh
+from ocrstore.torch.copying import copy_rows
 from ocrstore.torch.leases import ColumnMapping
 
 Strategy = Literal["leases", "fresh", "copy"]
@@ -68,16 +69,24 @@ class ColumnMemory:
 
     def take(self, rows: IntArray) -> AnyArray:
         """Return the rows as one array, the caller's alone, valid while it is referenced."""
-        if len(rows) and (int(rows.min()) < 0 or int(rows.max()) >= len(self.layout)):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self.layout)}")
-        if self.strategy == "copy" or not self.layout.mappable or len(rows) == 0:
+        count = len(rows)
+        if not count:
+            return self._copy(rows)
+        first = first_of_run(rows)
+        if first is None:
+            low, high = int(rows.min()), int(rows.max())
+        else:
+            low, high = first, first + count - 1
+        if low < 0 or high >= len(self.layout):
+            raise IndexError(f"rows {low} to {high} of {len(self.layout)}")
+        if self.strategy == "copy" or not self.layout.mappable:
             return self._copy(rows)
         file, mapping = self._opened()
         if mapping is None:
             fresh = map_fresh(file, self.layout, rows)
             return self._copy(rows) if fresh is None else fresh
-        if bool((np.diff(rows) == 1).all()):
-            leased = mapping.take(int(rows[0]), len(rows))
+        if first is not None:
+            leased = mapping.take(first, count)
             if leased is not None:
                 return leased
         if self.layout.nbytes < MIN_ASSEMBLED_NBYTES:

@@ -46,7 +46,7 @@ class Parts:
         self.local = local
         self.which = which
         self.rows = local if rows is None else rows
-        names = tuple(self.views[0].columns)
+        names = self.views[0].names
         for view in self.views[1:]:
             names = tuple(name for name in names if name in view.columns)
         self.fields = fields_of(names)
@@ -78,30 +78,32 @@ class Parts:
 
     def _fits(self, field: Field) -> bool:
         """Tell whether the column has one shape and type in all views."""
-        specs = [view.column(field.column).spec for view in self.views]
-        first = specs[0]
+        first = self.views[0].specs[field.column]
+        others = [view.specs[field.column] for view in self.views[1:]]
         return first.is_fixed and all(
-            (spec.shape, spec.dtype) == (first.shape, first.dtype) for spec in specs
+            (spec.shape, spec.dtype) == (first.shape, first.dtype) for spec in others
         )
 
     def shape(self, field: Field) -> tuple[int, ...]:
         """Return the shape of the stored rows, (B, ...)."""
-        shape = self.views[0].column(field.column).spec.shape
+        shape = self.views[0].specs[field.column].shape
         return (len(self.local), *(int(size or 0) for size in shape))
 
     def torch_dtype(self, field: Field) -> torch.dtype | None:
         """Return the type of the rows as one tensor; None where they are not one."""
         if not self._fits(field):
             return None
-        return _DTYPES[self.views[0].column(field.column).spec.dtype]
+        return _DTYPES[self.views[0].specs[field.column].dtype]
 
     def take(self, field: Field) -> AnyArray | list[AnyArray]:
         """Return the rows as one array that is the caller's, or a list if their shapes differ."""
+        if self.which is None:
+            return self.views[0].take(field.column, self.local)
         groups = self.groups()
         if len(groups) == 1:
             return groups[0][0].take(field.column, groups[0][2])
         if self._fits(field):
-            dtype = self.views[0].column(field.column).spec.numpy_dtype
+            dtype = self.views[0].specs[field.column].numpy_dtype
             out: AnyArray = np.empty(self.shape(field), dtype)
             self._copy(field, out)
             return out
@@ -120,12 +122,12 @@ class Parts:
         return True
 
     def _copy(self, field: Field, out: AnyArray) -> None:
+        if self.which is None:
+            self.views[0].copy(field.column, self.local, out)
+            return
         for view, positions, rows in self.groups():
-            if self.which is None:
-                view.copy(field.column, rows, out)
-            else:
-                for position, row in zip(positions.tolist(), rows, strict=True):
-                    view.copy(field.column, row[None], out[position : position + 1])
+            for position, row in zip(positions.tolist(), rows, strict=True):
+                view.copy(field.column, row[None], out[position : position + 1])
 
     def bring_in(self) -> None:
         """Wait until all rows are in the page cache."""

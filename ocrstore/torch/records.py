@@ -205,8 +205,7 @@ class _BatchRecord(Record):
                 _check_buffer(name, value.shape, target)
                 target.copy_(value)
             else:
-                shape = self._parts.shape(field)
-                _check_buffer(name, field.show(torch.empty(shape, device="meta")).shape, target)
+                _check_buffer(name, field.shown_shape(self._parts.shape(field)), target)
                 stored = field.unshow(target)
                 if not self._parts.copy(field, stored):
                     target.copy_(self[name])
@@ -246,7 +245,7 @@ def _has_accelerator() -> bool:
     return torch.cuda.is_available()
 
 
-def _check_buffer(name: str, shape: torch.Size, target: torch.Tensor) -> None:
+def _check_buffer(name: str, shape: tuple[int, ...], target: torch.Tensor) -> None:
     if target.shape != shape:
         raise ValueError(
             f"the buffer for {name!r} holds {tuple(target.shape)}, the batch {tuple(shape)}"

@@ -44,6 +44,11 @@ class ViewRef(NamedTuple):
     columns: tuple[str, ...] | None
     strategy: Strategy | None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # once for each batch: the way of dataclasses takes several times as long
+        given = (self.path, self.generation, self.fingerprint, self.view)
+        return ViewRef, (*given, self.columns, self.strategy)
+
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
@@ -63,6 +68,8 @@ class StoreView:
         self.ref = ref
         self.path = store.path
         self.recipe, self.columns = _resolve(store, ref)
+        self.names = tuple(self.columns)
+        self.specs = {name: store.columns[column] for name, column in self.columns.items()}
         mapping = store.snapshot.mapping
         self._mapping = mapping
         self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
@@ -90,12 +97,16 @@ class StoreView:
         To be called before anything of the file is read, its index too: reading behind the end of a
         mapped file kills the process.
         """
-        self._mapping.check()
+        mapping = self._mapping
         try:
-            status = os.stat(self.path)  # noqa: PTH116  # once per batch: no Path for it
+            status = os.stat(self.path)  # noqa: PTH116  # for each column of a batch: no Path for it
         except FileNotFoundError:
+            mapping.check()
             return  # removed, not replaced: what is open stays whole
-        if (status.st_dev, status.st_ino) != (self._mapping.device, self._mapping.inode):
+        replaced = status.st_ino != mapping.inode or status.st_dev != mapping.device
+        if replaced or status.st_size < mapping.nbytes:
+            mapping.check()
+        if replaced:
             raise StoreChangedError(
                 f"{self.path}: another file took its place while it was in use. Finish or stop the"
                 " training, then start it again with the new store."
