@@ -1,9 +1,9 @@
 """Owns running an albumentations composition on a planned picture.
 
 Hides how the plan is made: the composition itself runs, with its own random numbers, its own
-parameters and its own way with keypoints, on a stand-in that has the picture's shape and no pixels.
-Each known transform adds its steps to the plan. Before an unknown one the plan is drawn, it gets real
-pixels, and a new plan begins with what it returns.
+parameters and its own way with keypoints, on a stand-in that has the picture's shape and no
+pixels. Each known transform adds its steps to the plan. Before an unknown one the plan is drawn, it
+gets real pixels, and a new plan begins with what it returns.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def can_plan(transform: Any) -> bool:
 class PlannedComposition:
     """A composition that plans first, then computes only the pixels that are seen in the end.
 
-    Pixels and keypoints are those that the composition itself would give, bit for bit. It shares the
-    composition's transforms, and writes on no picture. One thread at a time.
+    Pixels and keypoints are those that the composition itself would give, bit for bit. It shares
+    the composition's transforms, and writes on no picture. One thread at a time.
     """
 
     def __init__(self, composition: Any) -> None:

@@ -1,4 +1,4 @@
-"""Owns a picture whose changes are planned first and drawn at the end, only as far as they are seen."""
+"""Owns a picture whose changes are planned first, and drawn as far as they are seen."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Owns what is known of albumentations' transforms: which steps each is, given its parameters.
 
 A transform is known if its random parameters do not depend on any pixel. Its parameters and what it
-does to keypoints always come from albumentations itself; a rule speaks of pixels alone. A rule returns
-None where the transform's own code must see the picture.
+does to keypoints always come from albumentations itself; a rule speaks of pixels alone. A rule
+returns None where the transform's own code must see the picture.
 """
 
 from __future__ import annotations

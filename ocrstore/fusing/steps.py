@@ -1,4 +1,4 @@
-"""Owns the steps of a planned augmentation: which pixels each needs, and how it draws those asked for.
+"""Owns the steps of a planned augmentation: which pixels each needs, and how it draws them.
 
 A step knows the size it makes, the part of its input that a part of its output depends on, and
 draws that part exactly as drawing the whole and cutting it out would.
@@ -69,12 +69,15 @@ class Crop(Step):
 
     @property
     def size_after(self) -> Size:
+        """Return the size of the result."""
         return self.rect.height, self.rect.width
 
     def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
         return wanted.moved(self.rect.top, self.rect.left)
 
-    def draw(self, given: Region, wanted: Rect) -> Region:
+    def draw(self, given: Region, wanted: Rect) -> Region:  # noqa: ARG002  # as all steps
+        """Draw at least the part `wanted`."""
         rect = given.rect.moved(-self.rect.top, -self.rect.left)
         cut = rect.within(Rect.whole(self.size_after))
         return Region(cut.moved(-rect.top, -rect.left).cut(given.pixels), cut, self.size_after)
@@ -91,9 +94,11 @@ class Turn(Step):
 
     @property
     def size_after(self) -> Size:
+        """Return the size of the result."""
         return (self.size[1], self.size[0]) if self.transposes else self.size
 
     def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
         height, width = self.size_after
         top, left, bottom, right = wanted
         if self.flips_rows:
@@ -103,6 +108,7 @@ class Turn(Step):
         return Rect(left, top, right, bottom) if self.transposes else Rect(top, left, bottom, right)
 
     def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`."""
         pixels = given.part(self.needs(wanted))
         # the frame is there for a warp that may follow; what is not touched costs nothing
         frame: Pixels = np.empty((*self.size_after, *pixels.shape[2:]), pixels.dtype)
@@ -132,16 +138,19 @@ class Pad(Step):
 
     @property
     def size_after(self) -> Size:
+        """Return the size of the result."""
         height, width = self.size
         return height + self.top + self.bottom, width + self.left + self.right
 
     def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
         whole = Rect.whole(self.size)
         common = wanted.moved(-self.top, -self.left).within(whole)
         # a border of another kind repeats pixels from anywhere
         return common if self.is_constant and common.area else whole
 
     def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`."""
         needed = self.needs(wanted)
         rect = wanted.moved(-self.top, -self.left)
         sides = (
@@ -170,9 +179,11 @@ class Warp(Step):
 
     @property
     def size_after(self) -> Size:
+        """Return the size of the result."""
         return self.target
 
     def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
         whole = Rect.whole(self.size)
         if self.border != cv2.BORDER_CONSTANT or not self._is_partial(wanted):
             return whole
@@ -192,6 +203,7 @@ class Warp(Step):
         return is_partial(self.size_after, wanted) and rounding() is not None
 
     def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`."""
         frame = given.frame()
         part = warp(frame, self.matrix, self.size_after, self.border, self.fill, wanted)
         if part is not None:
@@ -219,12 +231,15 @@ class Recolour(Step):
 
     @property
     def size_after(self) -> Size:
+        """Return the size of the result."""
         return self.size
 
     def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
         return wanted if self.is_pointwise else Rect.whole(self.size)
 
     def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`."""
         needed = self.needs(wanted)
         pixels = np.ascontiguousarray(given.part(needed))
         return Region(self.paint(pixels), needed, self.size)

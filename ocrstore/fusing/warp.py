@@ -3,8 +3,8 @@
 `cv2.warpAffine` computes a source coordinate for each pixel and interpolates there. Shifting its
 matrix would round those coordinates otherwise. Here the very coordinates that it uses for the part
 are made in numpy, and `cv2.remap` interpolates there by the same code. How OpenCV rounds depends on
-its version and on the processor, so `rounding` tries it out, once in each process; where no known way
-gives equal bits, the whole picture is warped as ever.
+its version and on the processor, so `rounding` tries it out, once in each process; where no known
+way gives equal bits, the whole picture is warped as ever.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORTHWHILE = 0.85
 def warp(
     pixels: Pixels, matrix: Matrix, size: tuple[int, int], border: int, fill: Fill, part: Rect
 ) -> Pixels | None:
-    """Return `part` of the picture that `cv2.warpAffine` makes, linearly; None where it is not sure.
+    """Return `part` of the picture that `cv2.warpAffine` makes, linearly; None where unsure.
 
     `matrix` is the (2, 3) forward one, `size` the (height, width) of the whole.
     """
@@ -84,7 +84,7 @@ def rounding() -> Rounding | None:
     noise = rng.integers(0, 256, (150, 230, 3), np.uint8)  # the least difference shows in noise
     for how in ("fused", "separate"):
         if all(_is_exact(noise, how, number) for number in range(6)):
-            return how  # type: ignore[return-value]  # a literal of the tuple above
+            return how
     return None
 
 
@@ -92,8 +92,9 @@ def _is_exact(noise: Pixels, how: Any, number: int) -> bool:
     """Return whether a part of one warp is the same as cut out of the whole."""
     borders = (cv2.BORDER_CONSTANT, cv2.BORDER_REFLECT_101, cv2.BORDER_REPLICATE)
     border = borders[number % len(borders)]
-    matrix = cv2.getRotationMatrix2D((114.5, 74.5), 3.7 * number - 11.3, 0.8 + 0.13 * number)
-    matrix[:, 2] += (number * 1.37, -number * 2.71)
+    turn = cv2.getRotationMatrix2D((114.5, 74.5), 3.7 * number - 11.3, 0.8 + 0.13 * number)
+    matrix: Matrix = np.asarray(turn, np.float64)
+    matrix[:, 2] += np.array((number * 1.37, -number * 2.71))
     fill = (17.0, 130.0, 240.0)
     height, width = 170, 256
     whole = cv2.warpAffine(
