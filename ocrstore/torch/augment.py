@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import get_worker_info
 
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.torch._rows import AnyArray
@@ -58,7 +56,6 @@ class Augmentation:
         self.writes = True
         """Whether the transform may write on the picture that it is given."""
         self._parts: list[Any] = []
-        self._pid = -1
         if hasattr(self.transform, "set_random_seed"):
             from ocrstore.fusing import PlannedComposition, can_plan, random_parts
 
@@ -70,9 +67,6 @@ class Augmentation:
 
     def __call__(self, image: AnyArray, annotation: Annotation, *, row: int) -> Augmented:
         """Transform one picture."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            _settle_in_worker()
         height, width = image.shape[:2]
         points = np.concatenate(
             [*annotation.polygons, _CORNERS * np.array((width, height), np.float32)]
@@ -149,16 +143,6 @@ def _projection(
     except np.linalg.LinAlgError:
         return np.full((3, 3), np.nan)
     return np.append(solved, 1.0).reshape(3, 3)
-
-
-def _settle_in_worker() -> None:
-    """Let OpenCV use one thread in a worker, as torch does, unless somebody chose a number."""
-    if get_worker_info() is None or "cv2" not in sys.modules:
-        return
-    import cv2
-
-    if cv2.getNumThreads() == cv2.getNumberOfCPUs():
-        cv2.setNumThreads(1)
 
 
 def _rank() -> int:

@@ -17,7 +17,6 @@ from ocrstore.maps import draw_maps
 from ocrstore.torch import OCRStoreDataset, exchange
 
 A = pytest.importorskip("albumentations")
-cv2 = pytest.importorskip("cv2")
 MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
 
 
@@ -247,31 +246,6 @@ def test_other_callables_and_tensors(store_path):
         [A.Crop(0, 0, 40, 40)], keypoint_params=A.KeypointParams("xy", remove_invisible=True)
     )
     assert OCRStoreDataset(store_path, transform=strict)[0]["image"].shape == (3, 40, 40)
-
-
-def count_threads(image, keypoints):
-    """A transform that paints how many threads OpenCV has."""
-    return {"image": np.full_like(image[:8, :8], cv2.getNumThreads()), "keypoints": keypoints}
-
-
-def choose_three(_worker):
-    """What a user may do when a worker starts."""
-    cv2.setNumThreads(3)
-
-
-def test_a_worker_uses_one_thread_of_opencv(store_path):
-    """As torch does; a number that somebody chose, and the main process, stay as they are."""
-    before = cv2.getNumThreads()
-    cv2.setNumThreads(-1)  # its default: all processors
-    dataset = OCRStoreDataset(store_path, transform=count_threads)
-    usual = next(iter(DataLoader(dataset, batch_size=2, num_workers=1)))
-    assert (usual["images"] == 1).all()
-    if cv2.getNumberOfCPUs() != 3:
-        options = {"num_workers": 1, "worker_init_fn": choose_three}
-        chosen = next(iter(DataLoader(dataset, batch_size=2, **options)))
-        assert (chosen["images"] == 3).all()
-    assert (dataset[0]["image"] == cv2.getNumberOfCPUs()).all()
-    cv2.setNumThreads(before)
 
 
 def failing(image, keypoints):
