@@ -63,43 +63,70 @@ def make_pictures(folder: Path, count: int) -> Path:
 
 
 class Files(Dataset):
-    """JPEG files through the same transform, maps drawn after it: what training usually does."""
+    """JPEG files through the same transform, maps drawn after it: what training usually does.
 
-    def __init__(self, samples, transform, *, by_opencv: bool) -> None:
-        from ocrstore.torch.augment import Augmentation
+    The maps are drawn by ocrstore's own `draw_maps`, which is several times faster than what
+    people have; with `plain_maps`, polygon by polygon in numpy, as the published DBNet does it.
+    """
 
-        self.samples, self.augment = samples, Augmentation(transform)
-        self.by_opencv = by_opencv
+    def __init__(self, samples, transform, *, by_opencv: bool, plain_maps: bool = False) -> None:
+        import albumentations as A
+
+        keypoints = A.KeypointParams(format="xy", remove_invisible=False)
+        self.transform = A.Compose(transform.transforms, keypoint_params=keypoints)
+        self.samples, self.by_opencv, self.plain_maps = samples, by_opencv, plain_maps
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        import cv2
-
-        from ocrstore.decode import decode
-        from ocrstore.halves import to_float16
-        from ocrstore.maps import draw_maps
-        from ocrstore.torch.view import Annotation
-
         sample = self.samples[row]
-        if self.by_opencv:
-            pixels = cv2.cvtColor(cv2.imread(str(sample.path)), cv2.COLOR_BGR2RGB)
-        else:
-            pixels = decode(sample.path.read_bytes()).pixels
-        ignored = [polygon.ignored for polygon in sample.polygons]
-        texts = [polygon.text for polygon in sample.polygons]
-        given = Annotation([polygon.points for polygon in sample.polygons], ignored, texts)
-        made = self.augment(pixels, given, row=row)
-        height, width = made.image.shape[:2]
-        maps = draw_maps(made.annotation.polygons, made.annotation.ignored, height, width)
+        pixels = read_by_opencv(sample.path) if self.by_opencv else read_by_ocrstore(sample.path)
+        ends = np.cumsum([len(polygon.points) for polygon in sample.polygons], dtype=np.int64)
+        points = np.concatenate(
+            [polygon.points for polygon in sample.polygons] or [np.zeros((0, 2))]
+        )
+        made = self.transform(image=pixels, keypoints=points.astype(np.float32))
+        moved = np.asarray(made["keypoints"], np.float32).reshape(-1, 2)
+        height, width = made["image"].shape[:2]
+        seen = [
+            (polygon, given.ignored)
+            for polygon, given in zip(np.split(moved, ends[:-1]), sample.polygons)
+            if (polygon.max(axis=0) >= 0).all() and (polygon.min(axis=0) <= (width, height)).all()
+        ]
+        draw = draw_plain_maps if self.plain_maps else draw_own_maps
+        maps = draw([polygon for polygon, _ in seen], [skip for _, skip in seen], height, width)
         return {
-            "images": torch.from_numpy(made.image).permute(2, 0, 1),
-            "prob_maps": torch.from_numpy(to_float16(maps.prob_map))[None],
-            "thresh_maps": torch.from_numpy(to_float16(maps.thresh_map))[None],
+            "images": torch.from_numpy(made["image"]).permute(2, 0, 1),
+            "prob_maps": torch.from_numpy(maps.prob_map).half()[None],
+            "thresh_maps": torch.from_numpy(maps.thresh_map).half()[None],
             "prob_masks": torch.from_numpy(maps.prob_mask)[None],
             "thresh_masks": torch.from_numpy(maps.thresh_mask)[None],
         }
+
+
+def read_by_opencv(path: Path) -> np.ndarray:
+    import cv2
+
+    return cv2.cvtColor(cv2.imread(str(path)), cv2.COLOR_BGR2RGB)
+
+
+def read_by_ocrstore(path: Path) -> np.ndarray:
+    from ocrstore.decode import decode
+
+    return decode(path.read_bytes()).pixels
+
+
+def draw_own_maps(polygons, ignored, height: int, width: int):
+    from ocrstore.maps import draw_maps
+
+    return draw_maps(polygons, ignored, height, width)
+
+
+def draw_plain_maps(polygons, ignored, height: int, width: int):
+    from bench_maps import by_cosines, straightforward
+
+    return straightforward(polygons, ignored, height, width, by_cosines)
 
 
 def make_transform(crop_first: bool):
@@ -191,7 +218,9 @@ def augmented_once(path: Path, samples, rounds: int, crop_first: bool) -> None:
     count = len(samples)
     opencv = Files(samples, make_transform(crop_first), by_opencv=True)
     turbo = Files(samples, make_transform(crop_first), by_opencv=False)
+    plain = Files(samples, make_transform(crop_first), by_opencv=True, plain_maps=True)
     ours = OCRStoreDataset(path, transform=make_transform(crop_first))
+    stepwise = OCRStoreDataset(path, transform=make_transform(crop_first), fuse=False)
     ours.warm()
 
     def loader(dataset, workers):
@@ -201,7 +230,9 @@ def augmented_once(path: Path, samples, rounds: int, crop_first: bool) -> None:
     contenders = {
         "JPEG by OpenCV, 2 workers": loader(opencv, 2),
         "JPEG by ocrstore, 2 workers": loader(turbo, 2),
+        "JPEG by OpenCV, plain numpy maps": loader(plain, 2),
         "ocrstore, 2 workers": loader(ours, 2),
+        "ocrstore, step by step": loader(stepwise, 2),
     }
     for batches in contenders.values():
         run_augmented(batches)
@@ -226,8 +257,24 @@ def augmented_once(path: Path, samples, rounds: int, crop_first: bool) -> None:
             f"{name:>34} | {median([rate for rate, _ in values]):>6.1f} samples/s {ratio:>5.2f}x"
             f" | {spent:>5.1f} ms of processor {less:>5.2f}x"
         )
-    for name, dataset in (("ocrstore", ours), ("JPEG by OpenCV", opencv)):
+    print(f"{'':>34} | one sample, milliseconds of processor, in this process, by part")
+    for name, dataset in (
+        ("JPEG by OpenCV", opencv),
+        ("ocrstore, step by step", stepwise),
+        ("ocrstore", ours),
+    ):
         profile(name, dataset)
+
+
+PARTS = {
+    "decoding": {"read_by_opencv"},
+    "warp": {"<warpAffine>", "<remap>", "_coordinates"},
+    "flip": {"<flip>"},
+    "colour": {"jitter", "ColorJitter.apply"},
+    "maps": {"draw_maps"},
+    "float16 and copies": {"keep", "keep_half", "<method 'half' of 'torch._C.TensorBase' objects>"},
+}
+"""Functions that hold most of the time, none of them inside another."""
 
 
 def profile(name: str, dataset) -> None:
@@ -235,25 +282,30 @@ def profile(name: str, dataset) -> None:
     import cProfile
     import pstats
 
+    import cv2
+
     count = min(40, len(dataset))
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    torch.manual_seed(0)
     profiler = cProfile.Profile(time.process_time)
     profiler.enable()
     for row in range(count):
-        dataset[row]
+        dataset.__getitems__([row]) if hasattr(dataset, "__getitems__") else dataset[row]
     profiler.disable()
+    cv2.setNumThreads(threads)
     stats = pstats.Stats(profiler)
-    parts = {"decoding": 0.0, "transform": 0.0, "maps": 0.0, "float16": 0.0}
+    parts = dict.fromkeys(PARTS, 0.0)
     for (file, _, function), (_, _, _, cumulative, _) in stats.stats.items():
-        if "imread" in function or "cvtColor" in function:
-            parts["decoding"] += cumulative
-        elif function == "__call__" and file.endswith("composition.py"):
-            parts["transform"] = max(parts["transform"], cumulative)
-        elif function in ("draw_maps", "to_float16"):
-            parts["maps" if function == "draw_maps" else "float16"] += cumulative
+        if function == "apply" and file.endswith("pixel/transforms.py"):
+            function = "ColorJitter.apply"
+        for part, functions in PARTS.items():
+            if function in functions:
+                parts[part] += cumulative
     total = stats.total_tt
     parts["the rest"] = total - sum(parts.values())
     shares = ", ".join(f"{part} {1000 * spent / count:.1f}" for part, spent in parts.items())
-    print(f"{name:>34} | one sample: {1000 * total / count:.1f} ms of processor: {shares}")
+    print(f"{name:>34} | {1000 * total / count:.1f}: {shares}")
 
 
 FIRST_BATCH = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +47,23 @@ class Augmentation:
     between samples, workers, ranks and epochs, and repeat when torch is seeded the same.
     """
 
-    def __init__(self, transform: Transform) -> None:
-        self.transform = _with_keypoints(transform)
+    def __init__(self, transform: Transform, *, fuse: bool = True) -> None:
+        """Take a transform; with `fuse`, an albumentations composition is planned first.
+
+        Then only the pixels that are seen in the end are computed, the same bit for bit.
+        """
+        self.transform: Any = _with_keypoints(transform)
+        self.writes = True
+        """Whether the transform may write on the picture that it is given."""
+        self._parts: list[Any] = []
+        if hasattr(self.transform, "set_random_seed"):
+            from ocrstore.fusing import PlannedComposition, can_plan, random_parts
+
+            self._parts = list(random_parts(self.transform))
+            carries = "keypoints" in getattr(self.transform, "processors", ())
+            if fuse and carries and can_plan(self.transform):
+                planned = PlannedComposition(self.transform)
+                self.transform, self.writes, self._parts = planned, False, list(planned.parts)
 
     def __call__(self, image: AnyArray, annotation: Annotation, *, row: int) -> Augmented:
         """Transform one picture."""
@@ -57,7 +72,7 @@ class Augmentation:
             [*annotation.polygons, _CORNERS * np.array((width, height), np.float32)]
         ).astype(np.float32)
         seed = int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
-        _seed(self.transform, np.random.SeedSequence((seed, row, _rank())))
+        _seed(self._parts, np.random.SeedSequence((seed, row, _rank())))
         result = self.transform(image=image, keypoints=points)
         if "keypoints" not in result:
             raise SchemaError("the transform returned no keypoints: maps could not follow it")
@@ -137,25 +152,16 @@ def _rank() -> int:
     return int(rank) if rank.isdigit() else 0
 
 
-def _seed(transform: Any, sequence: np.random.SeedSequence) -> None:
+def _seed(parts: Sequence[Any], sequence: np.random.SeedSequence) -> None:
     """Give every transform of a composition random numbers of its own.
 
     `Compose.set_random_seed` would give all of them the same ones: a flip and a rotation of equal
     probability would then always happen together.
     """
-    if not hasattr(transform, "set_random_seed"):
-        return
-    parts = list(_walk(transform))
     seeds = sequence.generate_state(2 * len(parts), np.uint32).reshape(-1, 2)
     for part, (first, second) in zip(parts, seeds.tolist(), strict=True):
         part.random_generator = np.random.Generator(np.random.SFC64(first))
         part.py_random = random.Random(second)
-
-
-def _walk(transform: Any) -> Iterator[Any]:
-    yield transform
-    for part in getattr(transform, "transforms", ()):
-        yield from _walk(part)
 
 
 def explain(exc: Exception, where: str) -> OCRStoreError:

@@ -62,6 +62,7 @@ class OCRStoreDataset(Dataset[Any]):
         columns: Sequence[str] | None = None,
         expect: Recipe | str | None = None,
         transform: Transform | None = None,
+        fuse: bool = True,
         map_params: MapParams | None = None,
         memory: Strategy | None = None,
     ) -> None:
@@ -69,6 +70,8 @@ class OCRStoreDataset(Dataset[Any]):
 
         `view` names one of the stored views (the default one otherwise), `columns` what of it is
         wanted. `expect` is the recipe (or its fingerprint) that must have made the view.
+        `fuse=False` runs an albumentations transform step by step on whole pictures, where
+        otherwise only the pixels that are seen in the end are computed; the result is the same.
         `map_params` are the numbers that maps are drawn with after a transform; the view's own
         otherwise.
         """
@@ -80,6 +83,7 @@ class OCRStoreDataset(Dataset[Any]):
             if expect is not None:
                 _enforce(opened, expect)
         self.transform = transform
+        self._fuse = fuse
         self._map_params = map_params
         self._prepare()
 
@@ -92,7 +96,8 @@ class OCRStoreDataset(Dataset[Any]):
             from ocrstore.torch.training import TrainingView
 
             self._training = [
-                TrainingView(view, self.transform, self._map_params) for view in self.views
+                TrainingView(view, self.transform, self._map_params, fuse=self._fuse)
+                for view in self.views
             ]
 
     def __len__(self) -> int:
@@ -238,12 +243,14 @@ class OCRStoreDataset(Dataset[Any]):
         return {
             "refs": [view.ref for view in self.views],
             "transform": self.transform,
+            "fuse": self._fuse,
             "map_params": self._map_params,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.views = tuple(find_view(ref) for ref in state["refs"])
         self.transform = state["transform"]
+        self._fuse = state["fuse"]
         self._map_params = state["map_params"]
         self._prepare()
 

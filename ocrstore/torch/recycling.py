@@ -10,6 +10,8 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from ocrstore.torch._rows import AnyArray
 
@@ -25,12 +27,23 @@ def keep(array: AnyArray) -> AnyArray:
 
     For any thread; what is never given back is freed as any array is.
     """
-    try:
-        target = _spare[array.shape, array.dtype].pop()
-    except IndexError:
-        target = np.empty(array.shape, array.dtype)
+    target = _take(array.shape, array.dtype)
     np.copyto(target, array)
     return target
+
+
+def keep_half(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    """Return a copy as `keep` does, rounded to float16 as numpy rounds; torch is quicker at it."""
+    target = _take(array.shape, np.dtype(np.float16))
+    torch.from_numpy(target).copy_(torch.from_numpy(array))
+    return target
+
+
+def _take(shape: tuple[int, ...], dtype: np.dtype[Any]) -> AnyArray:
+    try:
+        return _spare[shape, dtype].pop()
+    except IndexError:
+        return np.empty(shape, dtype)
 
 
 def give_back(array: AnyArray) -> None:

@@ -14,7 +14,7 @@ from ocrstore.torch.assembly import map_fresh
 from ocrstore.torch.augment import Augmentation, Transform, explain
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory import best_strategy
-from ocrstore.torch.recycling import keep
+from ocrstore.torch.recycling import keep, keep_half
 from ocrstore.torch.view import PICTURE, TENSOR, Annotation, StoreView
 
 if TYPE_CHECKING:
@@ -26,9 +26,16 @@ _MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
 class TrainingView:
     """Computes transformed samples of one store. One thread at a time."""
 
-    def __init__(self, view: StoreView, transform: Transform, map_params: MapParams | None) -> None:
+    def __init__(
+        self,
+        view: StoreView,
+        transform: Transform,
+        map_params: MapParams | None,
+        *,
+        fuse: bool = True,
+    ) -> None:
         self._view = view
-        self._augment = Augmentation(transform)
+        self._augment = Augmentation(transform, fuse=fuse)
         self._params = map_params
         self._maps = [name for name in view.columns if name in _MAPS] or (
             list(_MAPS) if view.ref.columns is None else []
@@ -65,9 +72,11 @@ class TrainingView:
         return explain(exc, where)
 
     def _picture(self, row: int) -> AnyArray:
-        """Return the picture as memory that a transform may write on; no copy if it can be."""
+        """Return the picture, as memory that a transform may write on if it does; seldom a copy."""
         view = self._view
         column = view.store[PICTURE] if self._whole else view.column(TENSOR)
+        if not self._augment.writes:
+            return np.asarray(column[row])
         if column.spec.is_raw and best_strategy() != "copy":
             layout = RowLayout(
                 np.asarray(column.offsets[row : row + 1], np.int64),
@@ -83,7 +92,6 @@ class TrainingView:
     def _draw(self, shape: tuple[int, ...], annotation: Annotation) -> dict[str, Any]:
         if not self._maps:
             return {}
-        from ocrstore.halves import to_float16
         from ocrstore.maps import MAX_POINTS, draw_maps
 
         # what the build could not draw either; its report told so
@@ -98,7 +106,7 @@ class TrainingView:
         drawn = {name: getattr(maps, name) for name in self._maps}
         # copied, because the four share one block that would live as long as any of them
         return {
-            name: keep(to_float16(array) if array.dtype == np.float32 else array)
+            name: keep_half(array) if array.dtype == np.float32 else keep(array)
             for name, array in drawn.items()
         }
 

@@ -157,6 +157,38 @@ def test_transforms_of_one_pipeline_decide_apart(store_path):
     assert len(signs) == 4
 
 
+@pytest.mark.parametrize("order", ["rotate first", "crop first"])
+def test_planned_and_step_by_step_are_the_same(store_path, order):
+    """`fuse` changes the work, not the result: every tensor and polygon of every sample."""
+    crop = A.RandomCrop(120, 112, pad_if_needed=True)
+    steps = [A.HorizontalFlip(), A.Affine(rotate=(-10, 10), p=1), crop, A.ColorJitter()]
+    if order == "crop first":
+        steps = [crop, *steps[:2], steps[3]]
+    drawn = {}
+    for fuse in (True, False):
+        dataset = OCRStoreDataset(store_path, transform=A.Compose(steps), fuse=fuse)
+        dataset = pickle.loads(pickle.dumps(dataset))
+        torch.manual_seed(3)
+        drawn[fuse] = [dataset[row] for row in range(37)]
+    for mine, other in zip(drawn[True], drawn[False], strict=True):
+        for name in ("image", "inverse_matrix", *MAPS):
+            assert torch.equal(mine[name], other[name]), name
+        assert mine["texts"] == other["texts"]
+        for polygon, same in zip(mine["polygons"], other["polygons"], strict=True):
+            assert np.array_equal(polygon, same)
+
+
+def test_a_planned_picture_is_the_samples_own(store_path):
+    """Writing on a sample changes neither the file nor the next sample of the same row."""
+    before = store_path.read_bytes()
+    dataset = OCRStoreDataset(store_path, transform=A.Compose([A.NoOp()]))
+    first = dataset[0]["image"]
+    kept = first.clone()
+    first.fill_(9)
+    assert torch.equal(dataset[0]["image"], kept)
+    assert store_path.read_bytes() == before
+
+
 def test_a_transform_may_write_on_the_picture(store_path):
     """The picture is private memory: not even a transform that paints on it changes the file."""
 

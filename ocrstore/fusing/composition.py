@@ -1,0 +1,167 @@
+"""Owns running an albumentations composition on a planned picture.
+
+Hides how the plan is made: the composition itself runs, with its own random numbers, its own
+parameters and its own way with keypoints, on a stand-in that has the picture's shape and no
+pixels. Each known transform adds its steps to the plan. Before an unknown one the plan is drawn, it
+gets real pixels, and a new plan begins with what it returns.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ocrstore.fusing.picture import PlannedPicture
+from ocrstore.fusing.rules import Rule, rule_of
+from ocrstore.fusing.warp import Pixels
+
+_COMPOSITIONS = {"Compose", "OneOf", "OneOrOther", "RandomOrder", "Sequential", "SomeOf"}
+"""Those that hand pictures on to their transforms unseen."""
+_KNOWN_VERSION = "2.0."
+
+
+def can_plan(transform: Any) -> bool:
+    """Return whether this is a composition of an albumentations whose rules are known."""
+    import albumentations
+
+    return _is_composition(transform) and albumentations.__version__.startswith(_KNOWN_VERSION)
+
+
+class PlannedComposition:
+    """A composition that plans first, then computes only the pixels that are seen in the end.
+
+    Pixels and keypoints are those that the composition itself would give, bit for bit. It shares
+    the composition's transforms, and writes on no picture. One thread at a time.
+    """
+
+    def __init__(self, composition: Any) -> None:
+        self._sheet = _Sheet()
+        self._tree = self._rebuild(composition)
+
+    def _rebuild(self, part: Any) -> Any:
+        if not _is_composition(part):
+            return _Leaf(part, self._sheet)
+        mine = copy.copy(part)
+        mine.transforms = [self._rebuild(inner) for inner in part.transforms]
+        return mine
+
+    @property
+    def parts(self) -> Iterator[Any]:
+        """Return all that draw random numbers: compositions and transforms, outer ones first."""
+        return _parts(self._tree)
+
+    def __call__(self, *, image: Pixels, keypoints: Any) -> dict[str, Any]:
+        """Return the picture and the keypoints as the composition leaves them."""
+        try:
+            shown = self._sheet.begin(image)
+            result: dict[str, Any] = self._tree(image=shown, keypoints=keypoints)
+            result["image"] = self._sheet.draw(result["image"])
+        finally:
+            self._sheet.picture = None
+        return result
+
+
+class _Sheet:
+    """The plan of the picture that is being changed, shared by all transforms of a composition."""
+
+    def __init__(self) -> None:
+        self.picture: PlannedPicture | None = None
+
+    def begin(self, image: Any) -> Any:
+        """Start a plan on pixels; return what transforms are shown instead of them."""
+        self.picture = None
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
+            return image
+        if image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            return image
+        self.picture = PlannedPicture(image)
+        return self.show()
+
+    def show(self) -> Any:
+        assert self.picture is not None
+        return np.broadcast_to(np.uint8(0), self.picture.shape)
+
+    def draw(self, shown: Any) -> Any:
+        """Return real pixels; the plan ends here."""
+        return shown if self.picture is None else self.picture.draw()
+
+
+class _Leaf:
+    """Stands for a transform of the composition."""
+
+    def __init__(self, transform: Any, sheet: _Sheet) -> None:
+        self.transform = transform
+        self.p = transform.p
+        self._sheet = sheet
+        self._rule: Rule | None = rule_of(transform)
+        self._decides_as_usual = _decides_as_usual(transform)
+
+    def __call__(self, *, force_apply: bool = False, **data: Any) -> dict[str, Any]:
+        transform, picture = self.transform, self._sheet.picture
+        if self._decides_as_usual:
+            if not transform.should_apply(force_apply=force_apply):
+                return data
+            force_apply = True  # it has decided
+        if picture is None or self._rule is None or not self._decides_as_usual:
+            return self._run(force_apply, data)
+        params = transform.update_transform_params(params=transform.get_params(), data=data)
+        params.update(transform.get_params_dependent_on_data(params=params, data=data))
+        if "keypoints" in transform._key2func:
+            move = transform._key2func["keypoints"]
+            data["keypoints"] = np.ascontiguousarray(move(data["keypoints"], **params))
+        steps = self._rule(transform, params, picture.size)
+        if steps is None:
+            drawn = np.ascontiguousarray(transform.apply(picture.draw(), **params))
+            data["image"] = self._sheet.begin(drawn)
+            return data
+        for step in steps:
+            picture.plan(step)
+        data["image"] = self._sheet.show()
+        return data
+
+    def _run(self, force_apply: bool, data: dict[str, Any]) -> dict[str, Any]:
+        """Let the transform have the pixels."""
+        data["image"] = self._sheet.draw(data["image"])
+        result: dict[str, Any] = self.transform(force_apply=force_apply, **data)
+        result["image"] = self._sheet.begin(result["image"])
+        return result
+
+
+def _decides_as_usual(transform: Any) -> bool:
+    """Return whether calling a transform is: decide, find parameters, apply them to each target."""
+    from albumentations.core.transforms_interface import BasicTransform
+
+    kind = type(transform)
+    return (
+        isinstance(transform, BasicTransform)
+        and kind.__call__ is BasicTransform.__call__
+        and kind.should_apply is BasicTransform.should_apply
+        and kind.apply_with_params is BasicTransform.apply_with_params
+        and not transform.replay_mode
+        and not transform.deterministic
+    )
+
+
+def _is_composition(part: Any) -> bool:
+    kind = type(part)
+    return kind.__module__ == "albumentations.core.composition" and kind.__name__ in _COMPOSITIONS
+
+
+def _parts(part: Any) -> Iterator[Any]:
+    if isinstance(part, _Leaf):
+        yield from random_parts(part.transform)
+        return
+    yield part
+    for inner in part.transforms:
+        yield from _parts(inner)
+
+
+def random_parts(transform: Any) -> Iterator[Any]:
+    """Return a transform and, if it is a composition, all inside that draw random numbers."""
+    yield transform
+    for part in getattr(transform, "transforms", ()):
+        if hasattr(part, "set_random_seed"):  # a colour jitter has functions of that name
+            yield from random_parts(part)

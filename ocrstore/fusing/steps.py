@@ -1,0 +1,245 @@
+"""Owns the steps of a planned augmentation: which pixels each needs, and how it draws them.
+
+A step knows the size it makes, the part of its input that a part of its output depends on, and
+draws that part exactly as drawing the whole and cutting it out would.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from ocrstore.fusing.rect import Rect
+from ocrstore.fusing.warp import Fill, Matrix, Pixels, is_partial, rounding, warp
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Part of a picture: `pixels` are those of `rect` in a frame of `size`."""
+
+    pixels: Pixels
+    rect: Rect
+    size: Size
+
+    def part(self, rect: Rect) -> Pixels:
+        """Return the pixels of a smaller part, as a view."""
+        return rect.moved(-self.rect.top, -self.rect.left).cut(self.pixels)
+
+    def frame(self) -> Pixels:
+        """Return an array of the whole frame, of which only `rect` is filled."""
+        whole = Rect.whole(self.size)
+        if self.rect.covers(whole):
+            return self.part(whole)
+        filled: Pixels = np.empty((*self.size, *self.pixels.shape[2:]), self.pixels.dtype)
+        self.rect.cut(filled)[:] = self.pixels
+        return filled
+
+
+class Step(ABC):
+    """One change of a picture of `size`, (height, width)."""
+
+    size: Size
+
+    @property
+    @abstractmethod
+    def size_after(self) -> Size:
+        """Return the size of the result."""
+
+    @abstractmethod
+    def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on; never empty."""
+
+    @abstractmethod
+    def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`; `given` has what it needs. Writes on nothing given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crop(Step):
+    """Cuts a part out."""
+
+    size: Size
+    rect: Rect
+
+    @property
+    def size_after(self) -> Size:
+        """Return the size of the result."""
+        return self.rect.height, self.rect.width
+
+    def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
+        return wanted.moved(self.rect.top, self.rect.left)
+
+    def draw(self, given: Region, wanted: Rect) -> Region:  # noqa: ARG002  # as all steps
+        """Draw at least the part `wanted`."""
+        rect = given.rect.moved(-self.rect.top, -self.rect.left)
+        cut = rect.within(Rect.whole(self.size_after))
+        return Region(cut.moved(-rect.top, -rect.left).cut(given.pixels), cut, self.size_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Step):
+    """Transposes if asked to, then flips rows, columns or both: all eight ways to lay a picture."""
+
+    size: Size
+    transposes: bool = False
+    flips_rows: bool = False
+    flips_columns: bool = False
+
+    @property
+    def size_after(self) -> Size:
+        """Return the size of the result."""
+        return (self.size[1], self.size[0]) if self.transposes else self.size
+
+    def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
+        height, width = self.size_after
+        top, left, bottom, right = wanted
+        if self.flips_rows:
+            top, bottom = height - bottom, height - top
+        if self.flips_columns:
+            left, right = width - right, width - left
+        return Rect(left, top, right, bottom) if self.transposes else Rect(top, left, bottom, right)
+
+    def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`."""
+        pixels = given.part(self.needs(wanted))
+        # the frame is there for a warp that may follow; what is not touched costs nothing
+        frame: Pixels = np.empty((*self.size_after, *pixels.shape[2:]), pixels.dtype)
+        target = wanted.cut(frame)
+        flips = self.flips_rows or self.flips_columns
+        if self.transposes:
+            pixels = cv2.transpose(pixels, dst=None if flips else target)
+        if flips:
+            code = -1 if self.flips_rows and self.flips_columns else int(self.flips_columns)
+            pixels = cv2.flip(pixels, code, dst=target)
+        if not np.may_share_memory(pixels, target):  # OpenCV need not have used it
+            target[:] = pixels
+        return Region(frame, Rect.whole(self.size_after), self.size_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Pad(Step):
+    """Adds a border; `paint(pixels, top, bottom, left, right)` is albumentations' own."""
+
+    size: Size
+    top: int
+    bottom: int
+    left: int
+    right: int
+    is_constant: bool
+    paint: Callable[[Pixels, int, int, int, int], Pixels]
+
+    @property
+    def size_after(self) -> Size:
+        """Return the size of the result."""
+        height, width = self.size
+        return height + self.top + self.bottom, width + self.left + self.right
+
+    def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
+        whole = Rect.whole(self.size)
+        common = wanted.moved(-self.top, -self.left).within(whole)
+        # a border of another kind repeats pixels from anywhere
+        return common if self.is_constant and common.area else whole
+
+    def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`."""
+        needed = self.needs(wanted)
+        rect = wanted.moved(-self.top, -self.left)
+        sides = (
+            max(0, needed.top - rect.top),
+            max(0, rect.bottom - needed.bottom),
+            max(0, needed.left - rect.left),
+            max(0, rect.right - needed.right),
+        )
+        if not self.is_constant:
+            sides = (self.top, self.bottom, self.left, self.right)
+        painted = self.paint(np.ascontiguousarray(given.part(needed)), *sides)
+        corner = (needed.top + self.top - sides[0], needed.left + self.left - sides[2])
+        drawn = Rect.whole((painted.shape[0], painted.shape[1])).moved(*corner)
+        return Region(painted, drawn, self.size_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Warp(Step):
+    """Moves a picture by a (2, 3) matrix, interpolated linearly."""
+
+    size: Size
+    matrix: Matrix
+    target: Size
+    border: int
+    fill: Fill
+
+    @property
+    def size_after(self) -> Size:
+        """Return the size of the result."""
+        return self.target
+
+    def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
+        whole = Rect.whole(self.size)
+        if self.border != cv2.BORDER_CONSTANT or not self._is_partial(wanted):
+            return whole
+        inverse = cv2.invertAffineTransform(self.matrix)
+        corners = np.array(
+            [(x, y, 1) for x in (wanted.left, wanted.right) for y in (wanted.top, wanted.bottom)]
+        )
+        reached = corners @ inverse.T
+        if not (np.abs(reached) < 2**30).all():
+            return whole
+        left, top = np.floor(reached.min(axis=0)).astype(int).tolist()
+        right, bottom = np.ceil(reached.max(axis=0)).astype(int).tolist()
+        part = Rect(top - 2, left - 2, bottom + 3, right + 3).within(whole)
+        return part if part.width > 0 and part.height > 0 else Rect(0, 0, 1, 1)
+
+    def _is_partial(self, wanted: Rect) -> bool:
+        return is_partial(self.size_after, wanted) and rounding() is not None
+
+    def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`."""
+        frame = given.frame()
+        part = warp(frame, self.matrix, self.size_after, self.border, self.fill, wanted)
+        if part is not None:
+            return Region(part, wanted, self.size_after)
+        height, width = self.size_after
+        whole = cv2.warpAffine(
+            frame,
+            self.matrix,
+            (width, height),
+            flags=cv2.INTER_LINEAR,
+            borderMode=self.border,
+            borderValue=self.fill,
+        )
+        return Region(whole, Rect.whole(self.size_after), self.size_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Recolour(Step):
+    """Changes colours by a function that does not care where a pixel lies."""
+
+    size: Size
+    paint: Callable[[Pixels], Pixels]
+    is_pointwise: bool
+    """Whether each pixel's new colour depends on its old one alone, not on those of others."""
+
+    @property
+    def size_after(self) -> Size:
+        """Return the size of the result."""
+        return self.size
+
+    def needs(self, wanted: Rect) -> Rect:
+        """Return the part of the input that a part of the result depends on."""
+        return wanted if self.is_pointwise else Rect.whole(self.size)
+
+    def draw(self, given: Region, wanted: Rect) -> Region:
+        """Draw at least the part `wanted`."""
+        needed = self.needs(wanted)
+        pixels = np.ascontiguousarray(given.part(needed))
+        return Region(self.paint(pixels), needed, self.size)
