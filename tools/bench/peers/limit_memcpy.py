@@ -47,5 +47,5 @@ class Copied(Slices):
             }
 
 
-def loader(folder: Path, *, prepared: Path, workers: int, **options):  # noqa: ARG001  # as limits do
+def loader(folder: Path, *, prepared: Path, workers: int, **options):
     return Copied(prepared, **options)

@@ -42,9 +42,9 @@ class Slices:
             }
 
 
-def unsupported(*, workers: int, shuffle: bool) -> str:  # noqa: ARG001  # the suite's signature
+def unsupported(*, workers: int, shuffle: bool) -> str:
     return "a limit of one process" if workers else ""
 
 
-def loader(folder: Path, *, prepared: Path, workers: int, **options):  # noqa: ARG001  # the same
+def loader(folder: Path, *, prepared: Path, workers: int, **options):
     return Slices(prepared, **options)

@@ -73,5 +73,5 @@ class Pickled(torch.utils.data.Dataset):
         }
 
 
-def loader(folder: Path, *, prepared: Path, **options):  # noqa: ARG001  # all is in the file
+def loader(folder: Path, *, prepared: Path, **options):
     return torch_loader(Pickled(folder), collate_fn=collate, **options)
