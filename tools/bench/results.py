@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import statistics
@@ -86,13 +87,12 @@ class Journal:
                     "go on with those, or start anew without --resume"
                 )
             for line in lines[1:]:
-                try:
+                # the last line may have been under way when the run was stopped
+                with contextlib.suppress(json.JSONDecodeError):
                     self._keep(from_row(json.loads(line)))
-                except json.JSONDecodeError:
-                    pass  # the line that was being written when the run was stopped
-            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(described) + "\n", "utf-8")
+        kept = [json.dumps(result.row()) for result in self.results.values()]
+        self.path.write_text("\n".join([json.dumps(described), *kept]) + "\n", "utf-8")
 
     def _keep(self, result: Result) -> None:
         self.results[result.cell.name] = result
