@@ -8,8 +8,6 @@ from typing import Any
 
 from tools.bench.peers import Peer
 
-CONSUMERS = ("touch", "copy")
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -45,6 +43,7 @@ class Settings:
     workers: tuple[int, ...]
     orders: tuple[bool, ...]
     """False is sequential, True is shuffled"""
+    consumers: tuple[str, ...]
     rounds: int
     least_s: float
     """how long whole epochs are measured at least"""
@@ -54,16 +53,18 @@ class Settings:
     """how long a part of an epoch is measured"""
     start_workers: tuple[int, ...]
     cold_workers: int
+    """0: no cold epochs"""
 
 
-FULL = Settings(404, 640, 16, (0, 1, 2, 4), (False, True), 3, 0.7, 3.0, 1.2, (0, 2), 2)
-QUICK = Settings(96, 640, 16, (0, 2), (True,), 1, 0.4, 1.5, 0.6, (2,), 2)
+BOTH = ("touch", "copy")
+FULL = Settings(404, 640, 16, (0, 1, 2, 4), (False, True), BOTH, 3, 0.7, 3.0, 1.2, (0, 2), 2)
+QUICK = Settings(96, 640, 16, (0, 2), (True,), BOTH, 1, 0.4, 1.5, 0.6, (2,), 2)
 
 
 def groundwork(peer: Peer, settings: Settings) -> list[Cell]:
     """Return what is done once for each peer, before anything is measured."""
     cells = [Cell("build", peer.name), Cell("check", peer.name, 0, False)]
-    if not peer.limit:
+    if settings.start_workers and not peer.limit:
         cells.append(Cell("check", peer.name, max(settings.start_workers), True))
     return cells
 
@@ -74,12 +75,14 @@ def measurements(peers: Sequence[Peer], settings: Settings, round: int) -> list[
         Cell("rate", peer.name, workers, shuffle, consumer, round)
         for workers in settings.workers
         for shuffle in settings.orders
-        for consumer in CONSUMERS
+        for consumer in settings.consumers
         for peer in peers
         if not (peer.limit and workers)
     ]
     compared = [peer for peer in peers if not peer.limit]
     for workers in settings.start_workers:
         cells += [Cell("start", peer.name, workers, True, None, round) for peer in compared]
+    if not settings.cold_workers:
+        return cells
     workers = settings.cold_workers
     return cells + [Cell("cold", peer.name, workers, False, None, round) for peer in compared]

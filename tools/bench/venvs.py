@@ -55,9 +55,11 @@ class Environment:
 
 
 def last_words(text: str, *, lines: int = 3) -> str:
-    """Return the lines of an error that say why: the last ones that are no warnings."""
+    """Return the lines of an error that say why, without the addresses and folders of a machine."""
+    text = re.sub(r"\w+://[^\s'\"]+", "…", text).replace(str(ROOT) + os.sep, "")
     kept = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in kept if re.match(r"(?i)(error|.*error:)", line)]
+    kept = [line for line in kept if not re.match(r"WARNING|DEPRECATION|\[notice\]", line)]
+    errors = [line for line in kept if re.match(r"(?i)(error|\w*error:)", line)]
     return " / ".join((errors or kept)[-lines:])[:600]
 
 
