@@ -104,6 +104,8 @@ def all_files(peer: ModuleType, folder: Path, prepared: Prepared) -> list[Path]:
 def versions(peer: ModuleType) -> str:
     from importlib.metadata import version
 
+    if hasattr(peer, "version"):
+        return peer.version()
     name = getattr(peer, "DISTRIBUTION", "")
     if not name and peer.REQUIREMENTS:
         name = peer.REQUIREMENTS[0].partition("==")[0].partition("[")[0]

@@ -157,7 +157,7 @@ def matrix(table: Table, peers: Sequence[Peer]) -> str:
                 if any(text != "–" for text in line[1:]):
                     body.append(line)
             title = f"**{consumer}, {'shuffled' if shuffle else 'sequential'}**"
-            header = ["", *(f"{count} workers" for count in counts)]
+            header = ["", *(f"{count} worker{'s' * (count != 1)}" for count in counts)]
             parts.append(f"{title}\n\n{rows(header, body)}")
     return "\n\n".join(parts)
 

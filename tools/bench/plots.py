@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from tools.bench import style
 from tools.bench.peers import Peer
@@ -61,6 +64,7 @@ def bars(axes: Any, values: Mapping[str, float], titles: Mapping[str, str], *, u
         )
     axes.set_xlim(0, most * 1.16)
     axes.set_xlabel(unit)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
     axes.set_axisbelow(True)
@@ -120,15 +124,9 @@ def rates(table: Table, peers: Sequence[Peer]) -> Any:
         what = "one element of each page read" if consumer == "touch" else "every byte copied"
         axes.set_title(f"{consumer}: {what}")
     order = "shuffled" if shuffle else "sequential"
-    drawn.suptitle(
-        f"What a loop gets with {workers} workers, {order}, batches of 16, page cache warm",
-        x=0.01,
-        ha="left",
-        fontsize=12.5,
-        fontweight="bold",
-        color=style.INK,
+    style.headline(
+        drawn, f"What a loop gets with {workers} workers, {order}, batches of 16, page cache warm"
     )
-    drawn.get_layout_engine().set(rect=(0, 0.035, 1, 0.965))
     return drawn
 
 
@@ -169,33 +167,54 @@ def against_workers(table: Table, peers: Sequence[Peer]) -> Any:
         axes.set_ylabel("samples/s")
         axes.set_title(consumer)
         axes.grid(axis="y")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.yaxis.set_minor_locator(NullLocator())
         label_ends(axes, ends, titles(peers), counts[-1])
-    drawn.get_layout_engine().set(rect=(0, 0.035, 1, 0.965))
+    order = "shuffled" if shuffle else "sequential"
+    style.headline(drawn, f"Samples/s against the number of workers, {order} (logarithmic)")
     return drawn
 
 
 def label_ends(axes: Any, ends: list, named: Mapping[str, str], last: int) -> None:
     """Write the peers' names beside the ends of their lines, none over another."""
     low, high = axes.get_ylim()
-    step = (high / low) ** (1 / 24)  # two dozen lines of text fit the height
-    below = 0.0
-    for value, _, name in sorted(ends):
-        place = max(value, below * step)
-        below = place
+    step = math.log(high / low) / 22  # so many lines of text fit the height
+    ends = sorted(ends)
+    places = spread_out([math.log(value) for value, _, _ in ends], step)
+    for (value, end, name), place in zip(ends, places):
+        ours = name == OURS
         axes.annotate(
             named[name],
-            (last, value),
-            xytext=(last + 0.22 * last / 4, place),
+            (end, value),
+            xytext=(last * 1.09, math.exp(place)),
             textcoords="data",
             va="center",
             fontsize=8.5,
-            color=style.ACCENT if name == OURS else style.INK,
-            fontweight="bold" if name == OURS else "normal",
+            color=style.ACCENT if ours else style.INK,
+            fontweight="bold" if ours else "normal",
             annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": "#cbd5e1", "linewidth": 0.8, "shrinkB": 4},
         )
-    axes.set_ylim(low, max(high, below * step))
-    axes.set_xlim(-0.15, last * 1.62)
+    axes.set_ylim(min(low, math.exp(places[0] - step)), max(high, math.exp(places[-1] + step)))
+    axes.set_xlim(-0.15, last * 1.75)
     axes.spines["bottom"].set_bounds(0, last)
+
+
+def spread_out(wanted: Sequence[float], step: float) -> list[float]:
+    """Move rising values as little as possible until they are a step apart."""
+    groups: list[
+        list[float]
+    ] = []  # each: the sum of the members' wishes for the first, their number
+    for value in wanted:
+        groups.append([value, 1])
+        while len(groups) > 1:
+            (above, more), (below, fewer) = groups[-1], groups[-2]
+            if below / fewer + fewer * step <= above / more:
+                break
+            # members of the upper group stand `fewer` steps above the first of the joint one
+            groups[-2:] = [[below + above - more * fewer * step, fewer + more]]
+    return [total / count + n * step for total, count in groups for n in range(int(count))]
 
 
 def memory(table: Table, peers: Sequence[Peer]) -> Any:
@@ -233,7 +252,7 @@ def memory(table: Table, peers: Sequence[Peer]) -> Any:
         f"Memory with {workers} workers: their own (dark), and pages of files (light),\n"
         "which are the page cache: one copy for all processes, given back when needed"
     )
-    drawn.get_layout_engine().set(rect=(0, 0.04, 1, 0.96))
+    style.keep_room(drawn)
     return drawn
 
 
@@ -269,13 +288,5 @@ def costs(table: Table, peers: Sequence[Peer]) -> Any:
         axes.set_xticks([])
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
-    drawn.suptitle(
-        "What it costs besides (less is better)",
-        x=0.01,
-        ha="left",
-        fontsize=12.5,
-        fontweight="bold",
-        color=style.INK,
-    )
-    drawn.get_layout_engine().set(rect=(0, 0.04, 1, 0.96))
+    style.headline(drawn, "What it costs besides (less is better)")
     return drawn

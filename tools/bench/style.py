@@ -40,10 +40,12 @@ OPTIONS = {
 }
 
 
+plt.rcParams.update(OPTIONS)
+
+
 def figure(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
     """Return a figure and its axes in the style of the docs."""
-    with plt.rc_context(OPTIONS):
-        return plt.subplots(rows, columns, **options)
+    return plt.subplots(rows, columns, **options)
 
 
 def colour(peer: str) -> str:
@@ -61,10 +63,21 @@ def caption(about: Mapping[str, str]) -> str:
 
 def save(drawn: Any, path: Path, about: Mapping[str, str]) -> Path:
     """Write a figure with its caption as SVG or PNG, by the path's suffix; the same bytes each time."""
-    with plt.rc_context(OPTIONS):
-        drawn.text(0.01, 0.008, caption(about), fontsize=7, color=FAINT, ha="left", va="bottom")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        drawn.savefig(path, metadata=metadata, dpi=150)
-        plt.close(drawn)
+    drawn.text(0.01, 0.008, caption(about), fontsize=7, color=FAINT, ha="left", va="bottom")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+    drawn.savefig(path, metadata=metadata, dpi=150)
+    plt.close(drawn)
     return path
+
+
+def headline(drawn: Any, text: str) -> None:
+    """Write the title of a figure of several axes, and keep room for it and for the caption."""
+    drawn.suptitle(text, x=0.01, ha="left", fontsize=12.5, fontweight="bold")
+    keep_room(drawn)
+
+
+def keep_room(drawn: Any) -> None:
+    """Keep the caption's line free."""
+    line = 0.2 / drawn.get_figheight()
+    drawn.get_layout_engine().set(rect=(0, line, 1, 1 - line))

@@ -36,3 +36,9 @@ def loader(folder: Path, *, prepared: Path, **options):
     from ocrstore.torch import OCRStoreDataset
 
     return torch_loader(OCRStoreDataset(folder / "samples.ocrs"), **options)
+
+
+def version() -> str:
+    import ocrstore
+
+    return f"ocrstore {ocrstore.__version__}"
