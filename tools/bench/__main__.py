@@ -72,6 +72,18 @@ def settings_of(options: argparse.Namespace) -> plan.Settings:
     return dataclasses.replace(settings, **{n: v for n, v in given.items() if v is not None})
 
 
+def command_of(arguments: list[str]) -> str:
+    """Return the command as the page names it: without where files are, and without --resume."""
+    kept, rest = [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word in ("--folder", "--docs"):
+            rest.pop(0)
+        elif word != "--resume":
+            kept.append(word)
+    return " ".join(["python -m tools.bench", *kept])
+
+
 def draw(docs: Path) -> None:
     """Write plots and page from the CSV file."""
     from tools.bench import page, plots
@@ -105,7 +117,7 @@ def main(arguments: list[str]) -> None:
         options.folder, settings, resume=options.resume, minutes=minutes, install=not options.quick
     )
     suite.run(peers)
-    command = " ".join(["python -m tools.bench", *(a for a in arguments if a != "--resume")])
+    command = command_of(arguments)
     options.docs.mkdir(parents=True, exist_ok=True)
     samples = read(suite.prepared)
     about = machine.about(command, samples.source) | {"count": str(len(samples))}

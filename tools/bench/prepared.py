@@ -129,4 +129,9 @@ def unpack_polygons(data: bytes | memoryview | np.ndarray) -> list[np.ndarray]:
     count = int(np.frombuffer(data, "<i4", 1)[0])
     lengths = np.frombuffer(data, "<i4", count, offset=4)
     points = np.frombuffer(data, "<f4", 2 * int(lengths.sum()), offset=4 + 4 * count)
-    return np.split(points.reshape(-1, 2), np.cumsum(lengths)[:-1]) if count else []
+    points = points.reshape(-1, 2)
+    polygons, start = [], 0
+    for length in lengths.tolist():
+        polygons.append(points[start : start + length])
+        start += length
+    return polygons

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,8 @@ def caption(about: Mapping[str, str]) -> str:
 
 def save(drawn: Any, path: Path, about: Mapping[str, str]) -> Path:
     """Write a figure with its caption as SVG or PNG, by the path's suffix; the same bytes each time."""
-    drawn.text(0.01, 0.008, caption(about), fontsize=7, color=FAINT, ha="left", va="bottom")
+    lines = textwrap.wrap(caption(about), int(17 * drawn.get_figwidth()))
+    drawn.text(0.01, 0.008, "\n".join(lines), fontsize=7, color=FAINT, ha="left", va="bottom")
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
     drawn.savefig(path, metadata=metadata, dpi=150)
