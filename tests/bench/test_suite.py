@@ -15,7 +15,7 @@ from tools.bench.plan import Cell
 from tools.bench.results import Journal, Result, Table, read_csv, write_csv
 
 SOURCES = Path(peers.__file__).parent
-TINY = plan.Settings(COUNT, SIZE, 4, (0,), (True,), ("touch",), 1, 0.01, 5.0, 0.01, (), 0)
+TINY = plan.Settings(COUNT, SIZE, 4, (0,), (False,), ("touch",), 1, 0.01, 5.0, 0.01, (), 0)
 
 
 @pytest.mark.parametrize("peer", peers.available(), ids=lambda peer: peer.name)

@@ -13,6 +13,7 @@ prints one line, `RESULT` and a JSON object. The kinds:
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -286,5 +287,6 @@ if __name__ == "__main__":
     # the interpreter's and the peers' tear-down is no part of a cell, and may hang in threads
     sys.stdout.flush()
     for child in accounting.descendants()[1:]:
-        os.kill(child, 9)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, 9)
     os._exit(0)

@@ -63,7 +63,9 @@ QUICK = Settings(96, 640, 16, (0, 2), (True,), BOTH, 1, 0.4, 1.5, 0.6, (2,), 2)
 
 def groundwork(peer: Peer, settings: Settings) -> list[Cell]:
     """Return what is done once for each peer, before anything is measured."""
-    cells = [Cell("build", peer.name), Cell("check", peer.name, 0, False)]
+    cells = [Cell("build", peer.name)]
+    if peer.limit or False in settings.orders:
+        cells.append(Cell("check", peer.name, 0, False))
     if settings.start_workers and not peer.limit:
         cells.append(Cell("check", peer.name, max(settings.start_workers), True))
     return cells
