@@ -189,7 +189,7 @@ def rate(peer: ModuleType, job: dict[str, Any]) -> dict[str, Any]:
     """
     from tools.bench.consumers import CONSUMERS
 
-    consume = CONSUMERS[job["consumer"]]
+    consume = getattr(peer, "consume", CONSUMERS[job["consumer"]])
     buffers: dict[str, Any] = {}
     accounting.read_into_cache(all_files(peer, Path(job["folder"]), read(Path(job["prepared"]))))
     loader = make_loader(peer, job, filled=True)

@@ -181,7 +181,7 @@ def losses(table: Table, peers: Sequence[Peer]) -> str:
     """List every cell in which a peer is better than ocrstore, by how much."""
     by_rate: dict[str, list[str]] = {}
     for peer in peers:
-        if peer.name == OURS:
+        if peer.name.startswith(OURS):
             continue
         for count in workers_of(table):
             for shuffle in (False, True):
@@ -208,7 +208,11 @@ def losses(table: Table, peers: Sequence[Peer]) -> str:
         mine = table.spread(name, kind, OURS, **cells)
         better = []
         for peer in peers:
-            theirs = None if peer.limit else table.spread(name, kind, peer.name, **cells)
+            theirs = (
+                None
+                if peer.limit or peer.name.startswith(OURS)
+                else table.spread(name, kind, peer.name, **cells)
+            )
             if mine and theirs and theirs.median < mine.median:
                 better.append(f"{peer.title} ({number(theirs.median)})")
         if better and mine:

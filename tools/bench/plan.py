@@ -79,9 +79,9 @@ def measurements(peers: Sequence[Peer], settings: Settings, round: int) -> list[
         for shuffle in settings.orders
         for consumer in settings.consumers
         for peer in peers
-        if not (peer.limit and workers)
+        if consumer in peer.measured and not (peer.limit and workers)
     ]
-    compared = [peer for peer in peers if not peer.limit]
+    compared = [peer for peer in peers if not peer.limit and "touch" in peer.measured]
     for workers in settings.start_workers:
         cells += [Cell("start", peer.name, workers, True, None, round) for peer in compared]
     if not settings.cold_workers:

@@ -59,8 +59,8 @@ def bars(axes: Any, values: Mapping[str, float], titles: Mapping[str, str], *, u
             xytext=(4, 0),
             textcoords="offset points",
             va="center",
-            color=style.ACCENT if name == OURS else style.FAINT,
-            fontweight="bold" if name == OURS else "normal",
+            color=style.ACCENT if name.startswith(OURS) else style.FAINT,
+            fontweight="bold" if name.startswith(OURS) else "normal",
         )
     axes.set_xlim(0, most * 1.16)
     axes.set_xlabel(unit)
@@ -72,7 +72,7 @@ def bars(axes: Any, values: Mapping[str, float], titles: Mapping[str, str], *, u
 
 def emphasise(axes: Any, names: Sequence[str]) -> None:
     for label, name in zip(axes.get_yticklabels(), names):
-        if name == OURS:
+        if name.startswith(OURS):
             label.set_color(style.ACCENT)
             label.set_fontweight("bold")
         elif name.startswith("limit"):
@@ -150,7 +150,7 @@ def against_workers(table: Table, peers: Sequence[Peer]) -> Any:
             line = {count: spread.median for count, spread in found.items() if spread}
             if not line:
                 continue
-            ours = peer.name == OURS
+            ours = peer.name.startswith(OURS)
             axes.plot(
                 line.keys(),
                 line.values(),
@@ -183,7 +183,7 @@ def label_ends(axes: Any, ends: list, named: Mapping[str, str], last: int) -> No
     ends = sorted(ends)
     places = spread_out([math.log(value) for value, _, _ in ends], step)
     for (value, end, name), place in zip(ends, places):
-        ours = name == OURS
+        ours = name.startswith(OURS)
         axes.annotate(
             named[name],
             (end, value),
@@ -244,8 +244,8 @@ def memory(table: Table, peers: Sequence[Peer]) -> Any:
             xytext=(4, 0),
             textcoords="offset points",
             va="center",
-            color=style.ACCENT if name == OURS else style.FAINT,
-            fontweight="bold" if name == OURS else "normal",
+            color=style.ACCENT if name.startswith(OURS) else style.FAINT,
+            fontweight="bold" if name.startswith(OURS) else "normal",
         )
     axes.set_xlim(0, 1.2 * max(a + b for a, b in zip(ordered.values(), lengths)))
     axes.set_title(
@@ -259,7 +259,7 @@ def memory(table: Table, peers: Sequence[Peer]) -> Any:
 def costs(table: Table, peers: Sequence[Peer]) -> Any:
     """Processor time, build time, disk space, cold epoch and first batch, side by side."""
     workers, shuffle = shown_workers(table), order_of(table)
-    compared = [peer for peer in peers if not peer.limit]
+    compared = [peer for peer in peers if not peer.limit and "touch" in peer.measured]
     chosen = {"workers": workers, "shuffle": shuffle, "consumer": "copy"}
     starts = {"workers": workers, "shuffle": True}
     panels = {

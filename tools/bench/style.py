@@ -51,7 +51,7 @@ def figure(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
 
 def colour(peer: str) -> str:
     """Return the colour of a peer's bars and lines."""
-    if peer == "ocrstore":
+    if peer.startswith("ocrstore"):
         return ACCENT
     return LIMIT if peer.startswith("limit") else OTHER
 

@@ -34,10 +34,13 @@ Optional:
         # whose version is reported, if it is not the first of REQUIREMENTS
     def version() -> str
         # the same, where there is no distribution to ask
+    MEASURED = ("copy",)
+    def consume(batch, buffers) -> None
+        # only these consumers; a consumer of its own instead of the suite's
     LIMIT = True
         # not a way to store anything: a bound, measured with no workers only
 
-The suite reads TITLE, REQUIREMENTS, NOTE and LIMIT from the source without importing it, so these
+The suite reads TITLE, REQUIREMENTS, NOTE, LIMIT and MEASURED from the source without importing it, so these
 are literals. A peer with `install` imports foreign packages inside functions only, because the
 suite imports it to call that.
 """
@@ -53,6 +56,7 @@ from typing import Any
 
 PEERS = (
     "ocrstore",
+    "ocrstore_into",
     "files",
     "dict_decoded",
     "dict_tensors",
@@ -81,6 +85,7 @@ class Peer:
     requirements: tuple[str, ...]
     note: str
     limit: bool
+    measured: tuple[str, ...]
     installs: bool
     install_source: str
 
@@ -99,7 +104,7 @@ def find(name: str) -> Peer:
             install = ast.get_source_segment(source, node) or ""
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name_of = node.targets[0].id
-            if name_of in ("TITLE", "REQUIREMENTS", "NOTE", "LIMIT"):
+            if name_of in ("TITLE", "REQUIREMENTS", "NOTE", "LIMIT", "MEASURED"):
                 literals[name_of] = ast.literal_eval(node.value)
     return Peer(
         name,
@@ -107,6 +112,7 @@ def find(name: str) -> Peer:
         tuple(literals["REQUIREMENTS"]),
         literals.get("NOTE", ""),
         literals.get("LIMIT", False),
+        tuple(literals.get("MEASURED", ("touch", "copy"))),
         bool(install),
         install,
     )
