@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ def write(
         "about": f"{about['date']}, {about['machine']}, {about['system']}, torch {about['torch']};"
         f" `{about['command']}`.",
         "pictures": f"{about['count']} {about['pictures']}",
+        "rounds": rounds(table),
+        "left": left_in_cache(table),
         "disturbed": f"{100 * DISTURBED:.0f}",
         "baseline": baseline(table),
         "glance_title": glance_title(table),
@@ -81,6 +85,20 @@ def baseline(table: Table) -> str:
         r.figures["own_mb"] for r in table.results if r.cell.workers == 0 and "own_mb" in r.figures
     ]
     return f"about {min(found):.0f}" if found else "–"
+
+
+def rounds(table: Table) -> str:
+    """Return how often the cells were measured: a run may end in the middle of a round."""
+    done = [r.cell for r in table.results if r.cell.kind == "rate" and r.status == "ok"]
+    counts = Counter(replace(cell, round=0) for cell in done).values()
+    least, most = min(counts, default=0), max(counts, default=0)
+    return str(most) if least == most else f"{least} to {most}"
+
+
+def left_in_cache(table: Table) -> str:
+    """Return what share of any peer's pages could not be dropped from the page cache."""
+    left = [r.figures["still_cached"] for r in table.results if "still_cached" in r.figures]
+    return f"{100 * max(left, default=0.0):.1f}"
 
 
 def chosen_cells(table: Table) -> dict[str, Any]:
