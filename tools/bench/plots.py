@@ -187,17 +187,23 @@ def label_ends(axes: Any, ends: list, named: Mapping[str, str], last: int) -> No
         axes.annotate(
             named[name],
             (end, value),
-            xytext=(last * 1.09, math.exp(place)),
+            xytext=(last * 1.17, math.exp(place)),
             textcoords="data",
             va="center",
             fontsize=8.5,
             color=style.ACCENT if ours else style.INK,
             fontweight="bold" if ours else "normal",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": "#cbd5e1", "linewidth": 0.8, "shrinkB": 4},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": "#cbd5e1",
+                "linewidth": 0.8,
+                "relpos": (0, 0.5),
+                "shrinkB": 4,
+            },
         )
     axes.set_ylim(min(low, math.exp(places[0] - step)), max(high, math.exp(places[-1] + step)))
-    axes.set_xlim(-0.15, last * 1.75)
+    axes.set_xlim(-0.15, last * 1.85)
     axes.spines["bottom"].set_bounds(0, last)
 
 
