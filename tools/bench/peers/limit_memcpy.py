@@ -24,14 +24,18 @@ def build(prepared: Prepared, folder: Path) -> None:
 
 
 class Copied(Slices):
+    def __init__(self, prepared: Path, **options) -> None:
+        super().__init__(prepared, **options)
+        size = self.batch_size
+        self.buffers = {
+            n: torch.zeros(size, *a.shape[1:], dtype=a.dtype) for n, a in self.arrays.items()
+        }
+
     def __iter__(self) -> Iterator[dict]:
         rows = torch.arange(len(self.keys))
         if self.shuffle:
             rows = torch.randperm(len(rows), generator=self.generator)
-        size = self.batch_size
-        buffers = {
-            n: torch.zeros(size, *a.shape[1:], dtype=a.dtype) for n, a in self.arrays.items()
-        }
+        size, buffers = self.batch_size, self.buffers
         for start in range(0, len(rows), size):
             chosen = rows[start : start + size].tolist()
             for name, buffer in buffers.items():
