@@ -64,6 +64,7 @@ PEERS = (
     "ffcv",
     "dali",
     "grain",
+    "zarr",
     "tensorstore",
     "limit_view",
     "limit_memcpy",
