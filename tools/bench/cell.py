@@ -13,21 +13,18 @@ prints one line, `RESULT` and a JSON object. The kinds:
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
+import sys
 import time
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-STARTED = time.perf_counter()  # before the imports that a user's process waits for, too
-
-import importlib  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
-import sys  # noqa: E402
-import warnings  # noqa: E402
-from pathlib import Path  # noqa: E402
-from types import ModuleType  # noqa: E402
-from typing import Any  # noqa: E402
-
-from tools.bench import accounting  # noqa: E402
-from tools.bench.prepared import ARRAYS, Prepared, read  # noqa: E402
+from tools.bench import accounting
+from tools.bench.prepared import ARRAYS, Prepared, read
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
@@ -39,6 +36,8 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     imported = time.perf_counter()
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     peer = importlib.import_module(f"tools.bench.peers.{job['peer']}")
+    if why := why_unsupported(peer, job):
+        return {"unsupported": why}
     if job["kind"] == "build":
         return build(peer, Path(job["folder"]), Path(job["prepared"]))
     if job["kind"] == "check":
@@ -89,6 +88,13 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+def why_unsupported(peer: ModuleType, job: dict[str, Any]) -> str:
+    """Return why a peer cannot do this cell, "" if it can."""
+    if "workers" not in job or not hasattr(peer, "unsupported"):
+        return ""
+    return peer.unsupported(workers=job["workers"], shuffle=job["shuffle"])
+
+
 def all_files(peer: ModuleType, folder: Path, prepared: Prepared) -> list[Path]:
     """Return what the peer reads: what it built, and what it uses where it is."""
     extra = getattr(peer, "extra_files", None)
@@ -98,6 +104,8 @@ def all_files(peer: ModuleType, folder: Path, prepared: Prepared) -> list[Path]:
 def versions(peer: ModuleType) -> str:
     from importlib.metadata import version
 
+    if hasattr(peer, "version"):
+        return peer.version()
     name = getattr(peer, "DISTRIBUTION", "")
     if not name and peer.REQUIREMENTS:
         name = peer.REQUIREMENTS[0].partition("==")[0].partition("[")[0]
@@ -182,6 +190,7 @@ def rate(peer: ModuleType, job: dict[str, Any]) -> dict[str, Any]:
 
     consume = CONSUMERS[job["consumer"]]
     buffers: dict[str, Any] = {}
+    accounting.read_into_cache(all_files(peer, Path(job["folder"]), read(Path(job["prepared"]))))
     loader = make_loader(peer, job, filled=True)
     stream = Stream(loader)
     step = max(1, job["workers"])
@@ -238,10 +247,10 @@ def start(peer: ModuleType, job: dict[str, Any], imported: float) -> dict[str, A
     before = accounting.moment()
     batch = next(iter(make_loader(peer, job)))
     touch(batch)
-    done = time.perf_counter()
+    done, age = time.perf_counter(), accounting.process_age()
     after = accounting.moment()
     return {
-        "first_batch_s": done - STARTED,
+        "first_batch_s": age,
         "first_batch_after_torch_s": done - imported,
         "disturbance": accounting.disturbance(before, after),
     }

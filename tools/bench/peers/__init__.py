@@ -32,6 +32,8 @@ Optional:
         # files beside its folder that it reads: they count for disk space and the cold cache
     DISTRIBUTION = "name"
         # whose version is reported, if it is not the first of REQUIREMENTS
+    def version() -> str
+        # the same, where there is no distribution to ask
     LIMIT = True
         # not a way to store anything: a bound, measured with no workers only
 

@@ -13,6 +13,7 @@ from tools.bench.prepared import Prepared, read
 TITLE = "numpy.memmap"
 REQUIREMENTS = ()
 NOTE = "Mapped copy-on-write, rows collated in the worker and sent through shared memory."
+DISTRIBUTION = "numpy"
 
 
 def build(prepared: Prepared, folder: Path) -> None:

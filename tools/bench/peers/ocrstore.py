@@ -32,7 +32,13 @@ def build(prepared: Prepared, folder: Path) -> None:
             writer.append(sample.key, arrays, attributes={"polygons": polygons})
 
 
-def loader(folder: Path, *, prepared: Path, **options):  # noqa: ARG001  # all is in the store
+def loader(folder: Path, *, prepared: Path, **options):
     from ocrstore.torch import OCRStoreDataset
 
     return torch_loader(OCRStoreDataset(folder / "samples.ocrs"), **options)
+
+
+def version() -> str:
+    import ocrstore
+
+    return f"ocrstore {ocrstore.__version__}"
