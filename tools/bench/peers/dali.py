@@ -38,7 +38,7 @@ def build(prepared: Prepared, folder: Path) -> None:
         )
 
 
-def unsupported(*, workers: int, shuffle: bool) -> str:  # noqa: ARG001  # one signature
+def unsupported(*, workers: int, shuffle: bool) -> str:  # one signature
     return "" if workers else "a DALI pipeline has at least one thread of its own"
 
 
@@ -57,7 +57,7 @@ class Batches:
 def loader(
     folder: Path,
     *,
-    prepared: Path,  # noqa: ARG001  # all is in the files
+    prepared: Path,  # all is in the files
     workers: int,
     shuffle: bool,
     batch_size: int,

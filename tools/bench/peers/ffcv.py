@@ -90,7 +90,7 @@ def build(prepared: Prepared, folder: Path) -> None:
     writer.from_indexed_dataset(Rows(prepared))
 
 
-def unsupported(*, workers: int, shuffle: bool) -> str:  # noqa: ARG001  # one signature
+def unsupported(*, workers: int, shuffle: bool) -> str:  # one signature
     return "" if workers else "FFCV has no loading in the calling thread: 0 means all cores"
 
 
@@ -117,7 +117,7 @@ class Batches:
 def loader(
     folder: Path,
     *,
-    prepared: Path,  # noqa: ARG001  # all is in the file
+    prepared: Path,  # all is in the file
     workers: int,
     shuffle: bool,
     batch_size: int,

@@ -74,7 +74,7 @@ def to_batch(samples: list[dict]) -> dict:
 def loader(
     folder: Path,
     *,
-    prepared: Path,  # noqa: ARG001  # all is in the shards
+    prepared: Path,  # all is in the shards
     workers: int,
     shuffle: bool,
     batch_size: int,
