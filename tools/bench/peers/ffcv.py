@@ -22,13 +22,7 @@ with suppress(ModuleNotFoundError):  # absent where the suite imports this file 
     from ffcv.writer import DatasetWriter
 
 TITLE = "FFCV"
-REQUIREMENTS = (
-    "ffcv==1.0.2",
-    "numba==0.68.1",
-    "pandas==3.1.1",
-    "setuptools==84.2.1",
-    "wheel==0.48.0",
-)
+REQUIREMENTS = ("ffcv==1.0.2", "numba==0.68.1", "setuptools==84.2.1", "wheel==0.48.0")
 NOTE = (
     "Workers are threads of the training process (there is no 0), and a batch lies in one of five "
     "buffers that are written again: keep it longer than three batches and it changes. Polygons "
@@ -55,9 +49,7 @@ def install(environment) -> None:
                 f"built from source: needs the library {library} with its headers"
                 f" (Debian: {package})"
             )
-    environment.pip(
-        "torch", "numpy", "opencv-python-headless", "pillow", "tqdm", "psutil", *REQUIREMENTS[1:]
-    )
+    environment.pip("torch", "numpy", "opencv-python-headless", "pillow", "tqdm", *REQUIREMENTS[1:])
     environment.pip("--no-deps", "--no-build-isolation", REQUIREMENTS[0])
 
 

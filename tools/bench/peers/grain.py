@@ -20,7 +20,8 @@ REQUIREMENTS = ("grain==0.2.18", "array-record==0.8.6")
 NOTE = (
     "One uncompressed record for each sample (`group_size:1`), `MapDataset` batched and repeated "
     "so that its worker processes live as long as the loader. Polygons and name are bytes padded "
-    "to one length, so that Grain can stack the batch in shared memory itself."
+    "to one length, so that Grain can stack the batch in shared memory itself. Two threads read "
+    "ahead in each process, with 0 workers in the training process."
 )
 
 
