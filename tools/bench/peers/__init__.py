@@ -70,6 +70,7 @@ PEERS = (
     "ffcv",
     "dali",
     "grain",
+    "zarr",
     "tensorstore",
     "limit_view",
     "limit_memcpy",
