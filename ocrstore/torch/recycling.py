@@ -7,13 +7,15 @@ the next batch, once they have been stacked.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from ocrstore.torch._rows import AnyArray
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _MAX_SPARE = 64
 """Arrays of one shape and type that wait at most."""
