@@ -109,8 +109,9 @@ def _bake(profile: Profile) -> Iterator[Advice]:
 def _cannot(profile: Profile) -> Iterator[Advice]:
     random = [step for step in profile.steps if step.kind == "random"]
     if random:
-        ms = sum(step.cost.ms for step in random)
-        each = ", ".join(f"{step.name} {step.cost.ms:.2f}" for step in random)
+        ms = profile.weigh(*_sum(random))
+        weights = [profile.weigh(step.cost.ms, step.cost.processor_ms) for step in random]
+        each = ", ".join(f"{step.name} {one:.2f}" for step, one in zip(random, weights))
         why = random[0].reason.partition(". ")[0]
         first = f" Baking ends before {random[0].name}" if not _ended_before(profile) else ""
         yield Advice(
@@ -123,7 +124,7 @@ def _cannot(profile: Profile) -> Iterator[Advice]:
         yield Advice("cannot", f"{ended.name} ends what can be baked: {ended.reason}")
     drawn = [cost for cost in profile.others if cost.part in ("maps", "float16") and cost.in_path]
     if drawn and any(step.kind == "random" and step.moves_points for step in profile.steps):
-        ms = sum(cost.ms for cost in drawn)
+        ms = profile.weigh(sum(cost.ms for cost in drawn), sum(cost.processor_ms for cost in drawn))
         yield Advice(
             "cannot",
             f"maps follow polygons that are moved at random: drawing them anew stays, {ms:.2f} ms"
@@ -288,7 +289,7 @@ def _saving(
     estimated: bool = False,
     how: str = "",
 ) -> Advice:
-    epoch = profile.epoch_seconds(ms)
+    epoch = profile.epoch_seconds(profile.weigh(ms, processor_ms))
     return Advice(verdict, text, ms, processor_ms, epoch, costs_nbytes, estimated, how)
 
 
@@ -301,7 +302,7 @@ def _listed(steps: Sequence[Step]) -> str:
 
 
 def _share(profile: Profile, ms: float) -> str:
-    return f" ({ms / profile.total_ms:.0%})" if profile.total_ms else ""
+    return f" ({ms / profile.weighed_ms:.0%})" if profile.weighed_ms else ""
 
 
 def _megabytes(nbytes: float) -> str:

@@ -13,6 +13,9 @@ Kind = Literal["bakeable", "deterministic", "random", "unfit"]
 """What a transform is: `bakeable` ones lead the pipeline and are always the same; `deterministic`
 ones are, too, but stand behind one that is not; `unfit` ones make what no view can hold."""
 
+BUSY = 1.3
+"""By this factor the clock may exceed the processor's time before it says more of other work."""
+
 BY_REFERENCE = "hand-over, reference"
 """A batch of stored rows: its rows' numbers travel."""
 COMPACT = "hand-over, compact"
@@ -127,9 +130,25 @@ class Profile:
         """Return the cost of that name, if it was measured."""
         return next((cost for cost in self.costs if cost.name == name), None)
 
+    @property
+    def busy(self) -> bool:
+        """Whether the clock says so much more than the processor that it tells of other work."""
+        return self.total_ms > BUSY * self.total_processor_ms
+
+    @property
+    def weighed_ms(self) -> float:
+        """The total by the clock, or by the processor if the machine was busy."""
+        return self.weigh(self.total_ms, self.total_processor_ms)
+
+    def weigh(self, ms: float, processor_ms: float) -> float:
+        """Choose the figure that shares and epochs go by: the processor's on a busy machine."""
+        return processor_ms if self.busy else ms
+
     def share(self, cost: Cost) -> float | None:
         """Return a cost's share of the total; None where it is not part of it."""
-        return cost.ms / self.total_ms if cost.in_path and self.total_ms else None
+        if not cost.in_path or not self.weighed_ms:
+            return None
+        return self.weigh(cost.ms, cost.processor_ms) / self.weighed_ms
 
     def epoch_seconds(self, ms_per_sample: float) -> float:
         """Return what so many milliseconds per sample are in an epoch, shared by the workers.
@@ -163,6 +182,7 @@ class Profile:
             **record,
             "total_ms": self.total_ms,
             "total_processor_ms": self.total_processor_ms,
-            "epoch_s": self.epoch_seconds(self.total_ms),
+            "busy": self.busy,
+            "epoch_s": self.epoch_seconds(self.weighed_ms),
             "costs": costs,
         }

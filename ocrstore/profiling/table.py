@@ -11,9 +11,6 @@ from rich.table import Table
 from ocrstore.profiling.advice import Advice
 from ocrstore.profiling.records import Cost, Profile
 
-BUSY = 1.3
-"""By this factor the clock may exceed the processor's time before it says more of other work."""
-
 _SIGNS = {
     "bake": "[green]✓ bake[/]",
     "cannot": "[yellow]· cannot[/]",
@@ -34,10 +31,10 @@ def print_profile(profile: Profile, advice: Sequence[Advice], out: Console) -> N
     out.print(_total(profile))
     for note in profile.notes:
         out.print(f"[dim]· {escape(note)}[/]")
-    if profile.total_ms > BUSY * profile.total_processor_ms:
+    if profile.busy:
         out.print(
             "[dim]· the clock says much more than the processor: the machine had other work to do, "
-            "or waited for the disk. Trust `cpu ms`, or measure again[/]"
+            "or waited for the disk. Shares and epochs go by `cpu ms`[/]"
         )
     out.print()
     for one in advice:
@@ -106,7 +103,7 @@ def _total(profile: Profile) -> str:
     return (
         f"[bold]{profile.total_ms:.2f} ms per sample[/] "
         f"({profile.total_processor_ms:.2f} of the processor); an epoch of "
-        f"{profile.samples} samples takes {profile.epoch_seconds(profile.total_ms):.1f} s with "
+        f"{profile.samples} samples takes {profile.epoch_seconds(profile.weighed_ms):.1f} s with "
         f"{who}{limit}"
     )
 

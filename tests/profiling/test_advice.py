@@ -30,7 +30,7 @@ def test_a_deterministic_pipeline_is_baked_whole():
     )
     advice = one(profile, "bake", "nothing in the pipeline is random")
     assert advice.saves_ms == pytest.approx(4 + 1 + 2 + 1 - 0.5)
-    assert advice.saves_processor_ms == pytest.approx((4 + 1 + 2 + 1 - 0.5) / 2)
+    assert advice.saves_processor_ms == pytest.approx(0.8 * (4 + 1 + 2 + 1 - 0.5))
     assert advice.saves_epoch_s == pytest.approx(7.5 * 1000 / 1000 / 2)
     assert advice.costs_nbytes == 1000 * (409_600 * 9 + 72)
     assert "add-view" in advice.how
@@ -167,12 +167,27 @@ def test_more_workers_than_processors_save_no_more():
     assert none.epoch_seconds(10) == pytest.approx(10)
 
 
+def test_a_busy_machine_is_weighed_by_its_processor():
+    """Where the clock ran far ahead of the processor, shares and epochs go by the latter."""
+    from dataclasses import replace
+
+    affine = step("Affine", 30)
+    affine = replace(affine, cost=replace(affine.cost, cpu_ms=(6.0,)))
+    profile = make_profile(step("Resize", 10, "bakeable"), affine)
+    assert profile.busy and not make_profile(step("Affine", 10)).busy
+    assert profile.share(affine.cost) == pytest.approx(6 / 14)
+    baked = one(profile, "bake", "Resize")
+    assert (baked.saves_ms, baked.saves_processor_ms) == (10, pytest.approx(8))
+    assert baked.saves_epoch_s == pytest.approx(8 * 1000 / 1000 / 2)
+    assert "Affine 6.00: 6.00 ms (43%)" in one(profile, "cannot", "random steps stay").text
+
+
 def test_savings_in_words():
     """A saving is told per sample, in processor time, per epoch, with its price on disk."""
     profile = make_profile(step("Resize", 4, "bakeable"), step("Affine", 6))
     words = saving(one(profile, "bake", "Resize"))
     assert words == (
-        " — saves 4.00 ms per sample (2.00 of the processor), 2.0 s per epoch"
+        " — saves 4.00 ms per sample (3.20 of the processor), 2.0 s per epoch"
         "; takes 2.70 GB on disk"
     )
     assert saving(one(profile, "cannot", "random steps stay")) == ""

@@ -77,7 +77,7 @@ def run(spec: dict) -> dict:
         seconds = time.perf_counter() - started
         result["rate"] = consume.count / seconds if consume.count else None
         result["cpu_ms"] = 1000 * (cpu_seconds(loader) - spent) / max(consume.count, 1)
-        result["seconds"] = seconds
+        result["took_s"] = seconds
     del batch
     processes = [os.getpid(), *(w.pid for w in getattr(loader._iterator, "_workers", ()))]
     memory = [memory_of(pid) for pid in processes]
