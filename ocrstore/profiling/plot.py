@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import statistics
 from pathlib import Path
 
 from ocrstore.errors import OCRStoreError, SchemaError
@@ -46,39 +47,42 @@ def plot_profile(profile: Profile, path: Path, *, caption: str = "") -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     used: dict[str, None] = {}
-    widest = max(cost.extremes[1] for cost in path_first) or 1.0
-    for place, cost in enumerate(path_first):
+    # on a busy machine the clock tells of others; shares go by the processor, and so do the bars
+    figures = [cost.cpu_ms if profile.busy else cost.clock_ms for cost in path_first]
+    widest = max(max(values) for values in figures) or 1.0
+    for place, (cost, values) in enumerate(zip(path_first, figures)):
         kind = "compare"
         if cost.in_path:
             kind = kinds.get(cost.name, "other") if cost.part == "transform" else "other"
         used[kind] = None
-        low, high = cost.extremes
+        low, middle, high = min(values), statistics.median(values), max(values)
         axes.barh(
             place,
-            cost.ms,
+            middle,
             color=_COLOURS[kind][0],
-            xerr=[[cost.ms - low], [high - cost.ms]],
+            xerr=[[middle - low], [high - middle]],
             error_kw={"elinewidth": 1, "capsize": 2, "ecolor": "#444444"},
         )
         share = profile.share(cost)
-        text = f"{cost.ms:.2f}" + ("" if share is None else f"  ({share:.0%})")
+        text = f"{middle:.2f}" + ("" if share is None else f"  ({share:.0%})")
         axes.text(high + 0.012 * widest, place, text, va="center", fontsize=9)
     axes.set_yticks(range(len(path_first)), [cost.name for cost in path_first])
     axes.invert_yaxis()
     axes.set_xlim(0, widest * 1.2)
-    axes.set_xlabel("ms per sample (bars: median; whiskers: min to max over the repeats)")
-    axes.set_title(
-        f"{profile.pipeline}: {profile.total_ms:.1f} ms per sample", loc="left", fontsize=12
-    )
+    unit = "ms of processor time" if profile.busy else "ms"
+    axes.set_xlabel(f"{unit} per sample (bars: median; whiskers: min to max over the repeats)")
+    title = f"{profile.pipeline}: {profile.weighed_ms:.1f} {unit} per sample"
+    axes.set_title(title, loc="left", fontsize=12)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.legend(
+    figure.legend(
         handles=[Patch(color=_COLOURS[kind][0], label=_COLOURS[kind][1]) for kind in used],
-        loc="lower right",
+        loc="outside upper center",
+        ncols=3,
         fontsize=8,
-        frameon=True,
+        frameon=False,
     )
     figure.supxlabel(caption or _caption(profile), fontsize=7, color="#666666")
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
