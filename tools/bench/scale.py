@@ -173,6 +173,14 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict]:
     return records
 
 
+def command_of(options: argparse.Namespace) -> str:
+    """Write the command down with what decides the figures; where files lie does not."""
+    words = ["python tools/bench/scale.py"] + (["--quick"] if options.quick else [])
+    words += [f"--rounds {options.rounds}", f"--cap-gb {options.cap_gb:g}"]
+    words += ["--workers", *map(str, options.workers)]
+    return " ".join(words + (["--only", *options.only] if options.only else []))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and smaller stores, one round")
@@ -198,7 +206,7 @@ def main() -> None:
     else:
         kept = {
             "records": measure(options, options.folder),
-            "command": " ".join(["python tools/bench/scale.py", *sys.argv[1:]]),
+            "command": command_of(options),
             "date": time.strftime("%Y-%m-%d"),
             "minutes": (time.perf_counter() - started) / 60,
         }

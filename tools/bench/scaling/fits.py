@@ -52,7 +52,11 @@ class Results:
     """Records of cells, by series; each x has several rounds."""
 
     def __init__(self, records: Iterable[dict]) -> None:
-        self.records = [record for record in records if "error" not in record]
+        self.records = [dict(record) for record in records if "error" not in record]
+        for record in self.records:
+            # the buffer that batches are copied into is the consumer's, not the loader's
+            if record.get("own_nbytes") is not None:
+                record["own_nbytes"] -= record.get("buffer_nbytes", 0)
 
     def series(self, name: str, **wanted: object) -> list[dict]:
         return [

@@ -60,7 +60,8 @@ def write_page(kept: dict, docs: Path, folder: Path) -> None:
         "",
         f"{caption} ({kept['minutes']:.0f} minutes). Every cell ran in a process of its own, rounds"
         " interleaved; medians, with the least and the most in brackets. Every byte of each batch"
-        " (16 samples) is copied into a buffer, page cache warm unless said otherwise. All figures:"
+        " (16 samples) is copied into a buffer, page cache warm unless said otherwise. *Own memory* is"
+        " anonymous and shared memory (PSS) of the loader and its workers without that buffer. All figures:"
         " [benchmarks-scale.csv](benchmarks-scale.csv).",
         "",
     ]
