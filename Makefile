@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
+SUITE ?=
 
 .PHONY: help setup demo check format test coverage bench clean
 
@@ -12,7 +13,7 @@ help:
 	@echo "make check     ruff, formatting, mypy --strict"
 	@echo "make test      the whole test suite"
 	@echo "make coverage  the test suite with branch coverage of ocrstore/format"
-	@echo "make bench     the benchmarks under tools/"
+	@echo "make bench     the benchmarks under tools/, then docs/benchmarks.md (SUITE=--quick: 5 minutes)"
 	@echo "make clean     remove the virtual environment and caches"
 
 setup: $(STAMP)
@@ -40,7 +41,8 @@ test: setup
 coverage: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
 
-# each prints its table and goes on even where a target is missed; quiet machines give better figures
+# each prints its table and goes on even where a target is missed; quiet machines give better figures.
+# The suite against the peers comes last and writes docs/benchmarks.*: SUITE=--quick, SUITE=--resume
 bench: setup
 	-$(BIN)/python tools/bench_format.py
 	-$(BIN)/python tools/bench_decode.py
@@ -48,6 +50,8 @@ bench: setup
 	-$(BIN)/python tools/bench_build.py
 	-$(BIN)/python tools/bench_loader.py
 	-$(BIN)/python tools/bench_memory.py
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/python -m tools.bench $(SUITE)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench build dist

@@ -30,10 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import ocrstore
 from ocrstore.torch import OCRStoreDataset
+from tools.bench.consumers import NAMES, copy, touch
 
 SIZE = 640
 BATCH = 16
-NAMES = ("images", "prob_maps", "thresh_maps")
 
 
 def make_store(path: Path, samples: int) -> None:
@@ -102,25 +102,6 @@ class Mapped(Dataset):
             "prob_maps": torch.from_numpy(self.arrays["prob_maps"][row])[None],
             "thresh_maps": torch.from_numpy(self.arrays["thresh_maps"][row])[None],
         }
-
-
-def pages(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.permute(0, 2, 3, 1).reshape(-1)
-    return flat[:: 4096 // flat.element_size()]
-
-
-def touch(batch, _buffers) -> None:
-    for name in NAMES:
-        tensor = batch[name]
-        if not tensor.permute(0, 2, 3, 1).is_contiguous():
-            tensor = tensor.permute(0, 3, 1, 2)  # collated another way: any order will do
-        pages(tensor).view(torch.uint8 if tensor.dtype == torch.uint8 else torch.int16).sum()
-
-
-def copy(batch, buffers) -> None:
-    for name in NAMES:
-        tensor = batch[name]
-        buffers[name][: len(tensor)].copy_(tensor)
 
 
 def copy_into(batch, buffers) -> None:
