@@ -12,7 +12,8 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +25,27 @@ CHOOSING = {"OneOf", "OneOrOther", "RandomOrder", "SomeOf"}
 SEQUENCES = {"Compose", "ReplayCompose", "Sequential"}
 PROBE_SIZES = ((720, 1280), (1103, 801), (400, 400))
 SEEDS = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `judge` found out about a pipeline."""
+
+    kind: Literal["deterministic", "random", "unfit"]
+    """`unfit`: always the same, but no view can be made of it."""
+    reason: str
+    """Why it cannot be baked; empty if it can."""
+    size: tuple[int | None, int | None] = (None, None)
+
+
+def judge(described: str) -> Verdict:
+    """Tell whether a pipeline could be baked, without refusing it."""
+    try:
+        return Verdict("deterministic", "", check_deterministic(described))
+    except _RandomError as exc:
+        return Verdict("random", str(exc))
+    except SchemaError as exc:
+        return Verdict("unfit", str(exc))
 
 
 def check_deterministic(described: str) -> tuple[int | None, int | None]:
@@ -52,6 +74,10 @@ class _ProbeFailedError(SchemaError):
     pass
 
 
+class _RandomError(SchemaError):
+    pass
+
+
 def _leaves(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Give the transforms in the order they run; refuse what chooses, and chance by probability."""
     name = str(tree["__class_fullname__"])
@@ -59,14 +85,14 @@ def _leaves(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     # what albumentations assumes where nothing is said
     p = float(tree.get("p", 1.0 if short in SEQUENCES else 0.5))
     if 0.0 < p < 1.0:
-        raise SchemaError(
+        raise _RandomError(
             f"{short} is random: it is applied with probability {p:g}. A view is baked once, so "
             f"its geometry must be deterministic: set p=1 or leave {short} out"
         )
     if p <= 0.0:
         return
     if short in CHOOSING:
-        raise SchemaError(
+        raise _RandomError(
             f"{short} is random: it chooses among its transforms. A view is baked once, so its "
             "geometry must be deterministic: name the one transform you want"
         )
@@ -99,7 +125,7 @@ def _run(leaves: list[Mapping[str, Any]], size: tuple[int, int]) -> tuple[int, i
             if first is None:
                 first = outcome
             elif not _same(first, outcome):
-                raise SchemaError(
+                raise _RandomError(
                     f"{name} is random: two runs on the same picture differ. A view is baked once, "
                     f"so its geometry must be deterministic: fix its parameters or leave {name} out"
                 )

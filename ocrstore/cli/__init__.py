@@ -30,6 +30,7 @@ COMMANDS = {
     "inspect": "inspect:inspect_command",
     "plan": "plan:plan_command",
     "predict": "predict:predict_command",
+    "profile": "profile:profile_command",
     "report": "report:report_command",
     "train": "train:train_command",
     "verify": "verify:verify_command",

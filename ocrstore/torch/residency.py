@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 import threading
@@ -76,14 +77,16 @@ def read_through(file: FileHandle, data: AnyArray, ranges: Iterable[ByteRange]) 
         return
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-    scratch = memoryview(bytearray(_STEP))
-    for first, nbytes in ranges:
-        offset, end = first, first + nbytes
-        while offset < end:
-            got = os.preadv(file.fd, [scratch[: min(_STEP, end - offset)]], offset)
-            if got <= 0:
-                break  # the file was cut; whoever reads the rows says so
-            offset += got
+    # a mapping, because the C library would keep freed memory of this size in every process
+    with mmap.mmap(-1, _STEP) as memory, memoryview(memory) as scratch:
+        for first, nbytes in ranges:
+            offset, end = first, first + nbytes
+            while offset < end:
+                with scratch[: min(_STEP, end - offset)] as part:
+                    got = os.preadv(file.fd, [part], offset)
+                if got <= 0:
+                    break  # the file was cut; whoever reads the rows says so
+                offset += got
 
 
 def bring_in(file: FileHandle, data: AnyArray, ranges: list[ByteRange]) -> None:

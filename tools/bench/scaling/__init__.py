@@ -1,0 +1,1 @@
+"""The parts of the scale study: stores, cells, memory limits, fits, and the page."""
