@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from ocrstore.torch.dataset import OCRStoreDataset
+from ocrstore.torch.loader import PrefetchLoader
+from ocrstore.torch.prefetch import Prefetcher
 from ocrstore.torch.records import Batch, Sample
 from ocrstore.torch.samplers import ResumableSampler, WindowShuffleSampler, sampler_state
 
@@ -13,6 +15,8 @@ __all__ = [
     "Batch",
     "OCRDataModule",
     "OCRStoreDataset",
+    "PrefetchLoader",
+    "Prefetcher",
     "ResumableSampler",
     "Sample",
     "WindowShuffleSampler",

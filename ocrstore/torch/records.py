@@ -213,21 +213,28 @@ class _BatchRecord(Record):
             filled[name] = target
         return filled
 
-    def empty_buffers(self, *, pin_memory: bool = False) -> dict[str, torch.Tensor]:
-        """Return buffers for `copy_into`, laid out as the stored rows are (channels last)."""
-        buffers: dict[str, torch.Tensor] = {}
+    def layouts(self) -> dict[str, torch.Tensor]:
+        """Return the shape, type and strides that each tensor has, without taking any.
+
+        The tensors that stand for stored rows have no memory (device `meta`); those that were
+        taken before are given as they are.
+        """
+        found: dict[str, torch.Tensor] = {}
         if self._parts is not None:
             for field in self._parts.fields:
                 dtype = self._parts.torch_dtype(field)
                 if dtype is not None and field.plural not in self._taken:
-                    shape = self._parts.shape(field)
-                    empty = torch.empty(shape, dtype=dtype, pin_memory=pin_memory)
-                    buffers[field.plural] = field.show(empty)
-        for name, value in self._taken.items():
-            if isinstance(value, torch.Tensor):
-                empty = torch.empty_like(value, memory_format=torch.preserve_format)
-                buffers[name] = empty.pin_memory() if pin_memory else empty
-        return buffers
+                    empty = torch.empty(self._parts.shape(field), dtype=dtype, device="meta")
+                    found[field.plural] = field.show(empty)
+        found.update((n, v) for n, v in self._taken.items() if isinstance(v, torch.Tensor))
+        return found
+
+    def empty_buffers(self, *, pin_memory: bool = False) -> dict[str, torch.Tensor]:
+        """Return buffers for `copy_into`, laid out as the stored rows are (channels last)."""
+        return {
+            name: torch.empty_like(like, device="cpu", pin_memory=pin_memory)
+            for name, like in self.layouts().items()
+        }
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory: the one copy that it needs before a GPU.
