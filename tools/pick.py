@@ -26,7 +26,9 @@ def smallest_height(polygons) -> float:
     return min(min(size) for _, size, _ in boxes)
 
 
-def pick(images: Path, annotations: Path, *, count: int, words: int) -> list[tuple[float, int, str]]:
+def pick(
+    images: Path, annotations: Path, *, count: int, words: int
+) -> list[tuple[float, int, str]]:
     """Return (smallest height, readable regions, key) of the pictures to take."""
     found = []
     for sample in open_source(images, annotations=annotations):

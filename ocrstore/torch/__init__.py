@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from ocrstore.torch.dataset import OCRStoreDataset
-from ocrstore.torch.loader import PrefetchLoader
-from ocrstore.torch.prefetch import Prefetcher
 from ocrstore.torch.records import Batch, Sample
 from ocrstore.torch.samplers import ResumableSampler, WindowShuffleSampler, sampler_state
 
 if TYPE_CHECKING:
     from ocrstore.torch.datamodule import OCRDataModule
+    from ocrstore.torch.loader import PrefetchLoader
+    from ocrstore.torch.prefetch import Prefetcher
 
 __all__ = [
     "Batch",
@@ -24,10 +24,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Lightning takes seconds to import, and workers do not need it
-    if name == "OCRDataModule":
-        from ocrstore.torch.datamodule import OCRDataModule
+# Lightning takes seconds to import, and workers need none of these
+_HOMES = {
+    "OCRDataModule": "ocrstore.torch.datamodule",
+    "PrefetchLoader": "ocrstore.torch.loader",
+    "Prefetcher": "ocrstore.torch.prefetch",
+}
 
-        return OCRDataModule
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -103,7 +103,9 @@ class OCRDataModule(LightningDataModule):
         if not ahead:
             return DataLoader(dataset, **options)
         device = None if self.trainer is None else self.trainer.strategy.root_device
-        return PrefetchLoader(dataset, ahead=ahead, device=device, **options)
+        # evaluation compares with the polygons of every picture
+        lists = stage != "train"
+        return PrefetchLoader(dataset, ahead=ahead, device=device, lists=lists, **options)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the shuffled, augmented, resumable loader."""

@@ -35,13 +35,20 @@ class PrefetchLoader(DataLoader[Any]):
         *args: Any,
         ahead: int = 2,
         device: torch.device | str | None = None,
+        lists: bool = False,
         **kwargs: Any,
     ) -> None:
+        """Take what a DataLoader takes, and how far to be ahead of the loop.
+
+        With `lists` also polygons, texts and names are made ahead of time, for loops that use them
+        in every batch; else they are made when they are asked for.
+        """
         super().__init__(dataset, *args, **kwargs)
         if ahead < 1:
             raise ValueError(f"ahead={ahead}: expected at least one batch")
         self.ahead = ahead
         self.device = device
+        self.lists = lists
         self._waiting: Prefetcher | None = None
         self._active: weakref.ref[Prefetcher] | None = None
         self._spare_stages: list[Stage] = []
@@ -80,10 +87,14 @@ class PrefetchLoader(DataLoader[Any]):
             waiting.close()
 
     def _start(self) -> Prefetcher:
-        stage = self._spare_stages.pop() if self._spare_stages else stage_for(self.device)
+        stage = self._spare_stages.pop() if self._spare_stages else self.make_stage()
         prefetcher = Prefetcher(super().__iter__(), stage=stage, ahead=self.ahead)
         self._active = weakref.ref(prefetcher)
         return prefetcher
+
+    def make_stage(self) -> Stage:
+        """Return what is done to batches ahead of time; override it to do something else."""
+        return stage_for(self.device, lists=self.lists)
 
     def _knows_next_epoch(self) -> bool:
         # a whole epoch drawn ahead would leave a sampler one epoch further than it is

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
+from ocrstore.torch.annotations import LISTS
 from ocrstore.torch.records import Batch, Record
 
 
@@ -22,18 +24,27 @@ class Stage(Protocol):
 
 
 class Resolve:
-    """Takes every tensor and annotation of a batch, so that the loop finds them made."""
+    """Takes the tensors of a batch, so that the loop finds them made; with `lists` all of it."""
+
+    def __init__(self, *, lists: bool = False) -> None:
+        self.lists = lists
 
     def begin(self, batch: Any) -> Any:
-        """Take everything; what is no record of ocrstore's is passed on."""
-        if isinstance(batch, Record):
-            for name in batch:
-                batch[name]
+        """Take what is wanted; what is no record of ocrstore's is passed on."""
+        take_ahead(batch, lists=self.lists)
         return batch
 
     def finish(self, begun: Any) -> Any:
         """Return the batch."""
         return begun
+
+
+def take_ahead(batch: Any, *, lists: bool) -> None:
+    """Take the tensors of a record; with `lists` also polygons, texts and what else are lists."""
+    if isinstance(batch, Record):
+        for name in batch:
+            if lists or name not in LISTS:
+                batch[name]
 
 
 @dataclass(slots=True)
@@ -55,8 +66,9 @@ class Transfer:
     _SLOTS = 2
     _PINNED = True
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, lists: bool = False) -> None:
         self.device = device
+        self.lists = lists
         self._api = getattr(torch, device.type)
         self._stream = self._api.Stream(device=device)
         self._slots = [_Slot() for _ in range(self._SLOTS)]
@@ -95,22 +107,24 @@ class Transfer:
             if not _holds(slot.buffers.get(name), like):
                 fresh = fresh or batch.empty_buffers(pin_memory=self._PINNED)
                 slot.buffers[name] = fresh[name]
-        filled: dict[str, Any] = dict(
-            batch.copy_into({name: slot.buffers[name] for name in wanted})
-        )
-        return Batch(
-            None, {name: filled[name] if name in filled else batch[name] for name in batch}
-        )
+        filled = batch.copy_into({name: slot.buffers[name] for name in wanted})
+        staged = copy.copy(batch)
+        for name, tensor in filled.items():
+            staged[name] = tensor
+        take_ahead(staged, lists=self.lists)
+        return staged
 
 
 class BlockingTransfer:
     """Moves batches to a device without streams of its own, in the reading thread."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, lists: bool = False) -> None:
         self.device = device
+        self.lists = lists
 
     def begin(self, batch: Any) -> Any:
         """Move the batch."""
+        take_ahead(batch, lists=self.lists)
         return move(batch, self.device)
 
     def finish(self, begun: Any) -> Any:
@@ -118,12 +132,13 @@ class BlockingTransfer:
         return begun
 
 
-def stage_for(device: torch.device | str | None) -> Stage:
+def stage_for(device: torch.device | str | None, *, lists: bool = False) -> Stage:
     """Return what is to be done for batches that are used on a device; None is this memory."""
     where = None if device is None else torch.device(device)
     if where is None or where.type == "cpu":
-        return Resolve()
-    return Transfer(where) if _has_streams(where) else BlockingTransfer(where)
+        return Resolve(lists=lists)
+    kind = Transfer if _has_streams(where) else BlockingTransfer
+    return kind(where, lists=lists)
 
 
 def move(value: Any, device: torch.device) -> Any:
@@ -143,7 +158,11 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """Yield every tensor in a batch, whatever its form."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, (Mapping, Record)):
+    elif isinstance(value, Record):
+        for name in value:
+            if name not in LISTS:
+                yield from tensors_of(value[name])
+    elif isinstance(value, Mapping):
         for part in value.values():
             yield from tensors_of(part)
     elif isinstance(value, (list, tuple)):

@@ -22,8 +22,17 @@ class Head(nn.Module):
             nn.ConvTranspose2d(inner, 1, 2, 2),
         )
         for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+            if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
+            elif isinstance(module, nn.ConvTranspose2d):
+                # with stride 2 each output has one weight of each input channel; torch counts the
+                # output channels for a transposed convolution, which here would be one
+                nn.init.normal_(module.weight, std=(2.0 / module.in_channels) ** 0.5)
+        # Both maps begin at 0.5 everywhere: the step between them is steep there, and flat (so
+        # that nothing is learned from it) where untrained heads happen to disagree.
+        last = self.layers[-1]
+        nn.init.normal_(last.weight, std=0.01)
+        nn.init.zeros_(last.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits: whoever needs probabilities applies the sigmoid, in float32."""
