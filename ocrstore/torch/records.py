@@ -240,10 +240,19 @@ class _BatchRecord(Record):
 
     def empty_buffers(self, *, pin_memory: bool = False) -> dict[str, torch.Tensor]:
         """Return buffers for `copy_into`, laid out as the stored rows are (channels last)."""
-        return {
-            name: torch.empty_like(like, device="cpu", pin_memory=pin_memory)
-            for name, like in self.layouts().items()
-        }
+        buffers: dict[str, torch.Tensor] = {}
+        if self._parts is not None:
+            for field in self._parts.fields:
+                dtype = self._parts.torch_dtype(field)
+                if dtype is not None and field.plural not in self._taken:
+                    shape = self._parts.shape(field)
+                    empty = torch.empty(shape, dtype=dtype, pin_memory=pin_memory)
+                    buffers[field.plural] = field.show(empty)
+        for name, value in self._taken.items():
+            if isinstance(value, torch.Tensor):
+                empty = torch.empty_like(value, memory_format=torch.preserve_format)
+                buffers[name] = empty.pin_memory() if pin_memory else empty
+        return buffers
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory: the one copy that it needs before a GPU.
