@@ -57,6 +57,14 @@ def trained(store, tmp_path_factory):
     return out
 
 
+def test_train_without_tensorboard(store, tmp_path, monkeypatch):
+    """It says so and logs to CSV alone."""
+    monkeypatch.setattr("ocrstore.torch.dbnet.fitting.has_tensorboard", lambda: False)
+    printed = run("train", store, "--out", tmp_path / "b", "--epochs", 1, *SMALL, *QUICK)
+    assert "TensorBoard is not installed" in printed
+    assert (tmp_path / "b" / "csv").is_dir() and not (tmp_path / "b" / "tensorboard").exists()
+
+
 def test_train_leaves_checkpoints_logs_and_pictures(trained):
     """best.ckpt, last.ckpt, the CSV log with H-mean and losses, TensorBoard, a picture."""
     assert (trained / "best.ckpt").is_file() and (trained / "last.ckpt").is_file()
