@@ -89,6 +89,14 @@ def test_train_resumes(trained, store, tmp_path):
     assert min(steps) >= 6
 
 
+def test_train_stops_early(store, tmp_path):
+    """Without a better H-mean for `--patience` validations it ends; with a progress bar."""
+    loud = [option for option in QUICK if option != "--quiet"]
+    still = ["--lr", "1e-12", "--patience", 2]
+    printed = run("train", store, "--out", tmp_path / "c", "--epochs", 9, *still, *SMALL, *loud)
+    assert "3 epochs" in printed and "val_hmean" in printed
+
+
 def test_train_augments(store, tmp_path):
     """With --augment the pictures go through albumentations, at the view's size."""
     run("train", store, "--out", tmp_path, "--epochs", 1, "--augment", *SMALL, *QUICK)
