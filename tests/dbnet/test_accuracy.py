@@ -27,7 +27,7 @@ def accuracy(monkeypatch):
 
 
 def test_every_step_from_a_store_equals_the_live_pipeline(accuracy, tmp_path, capsys):
-    """To the last bits with maps rounded to float16; within the rounding's bound with float32 maps."""
+    """To the last bits with maps rounded to float16; within a bound with float32 maps."""
     accuracy.write_scenes(tmp_path, 6)
     args = Namespace(
         size=96,
