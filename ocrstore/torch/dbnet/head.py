@@ -29,9 +29,9 @@ class Head(nn.Module):
                 # with stride 2 each output has one weight of each input channel; torch counts the
                 # output channels for a transposed convolution, which here would be one
                 nn.init.normal_(module.weight, std=(2.0 / module.in_channels) ** 0.5)
-        # Both maps begin at 0.5 everywhere: the step between them is steep there, and flat (so
+        # Both maps begin near 0.5: the step between them is steep there, and flat (so
         # that nothing is learned from it) where untrained heads happen to disagree.
-        nn.init.normal_(last.weight, std=0.01)
+        nn.init.normal_(last.weight, std=0.1)
         if last.bias is not None:
             nn.init.zeros_(last.bias)
 
