@@ -197,7 +197,11 @@ def report(runs: dict[str, Run], args) -> bool:
             f"| {run.seconds:.0f} |"
         )
     print()
-    exact = runs["store"].losses == runs["rounded"].losses
+    twin = np.array(runs["rounded"].losses)
+    off = float((np.abs(np.array(runs["store"].losses) - twin) / twin).max())
+    # albumentations moves points in float32, a recipe in float64: a pixel of a map may round the
+    # other way, which moves a loss by its last bits, and no gradient
+    equal = "bit for bit" if off == 0 else f"to {off:.1g} of the loss"
     gap = max(runs["store"].gaps)
     apart = abs(runs["live"].hmean - runs["seed"].hmean)
     here = abs(runs["store"].hmean - runs["live"].hmean)
@@ -205,7 +209,7 @@ def report(runs: dict[str, Run], args) -> bool:
     mixed = abs(runs["store mixed"].hmean - runs["store"].hmean)
     steps = len(reference)
     claims = [
-        (exact, f"store = live with maps rounded to float16, bit for bit, in all {steps} steps"),
+        (off < 1e-6, f"store = live with maps rounded to float16, {equal}, in all {steps} steps"),
         (
             gap <= BOUND,
             f"same weights, stored against float32 maps: at most {gap:.2g} apart "

@@ -1,20 +1,25 @@
 """How long does a loop wait for data? Validation epochs from files, from dict caches, from a store.
 
-    OCRSTORE_PICTURES=... python tools/bench_epoch.py        404 ICDAR pictures
-    python tools/bench_epoch.py --count 200                  drawn pictures
+    OCRSTORE_PICTURES=... python tools/bench_epoch.py --plot waiting.png     404 ICDAR pictures
+    python tools/bench_epoch.py --count 200                                  drawn pictures
+    OCRSTORE_PICTURES=... python tools/bench_epoch.py --network              a real DBNet, on the CPU
 
 Every figure comes from a process of its own, started for it; the total includes that start. The
-pipelines, each with two loader workers and batches of 16 (pictures, both maps, both masks):
+pipelines give batches of 16 (pictures, both maps, both masks):
 
-    files   decode + albumentations, maps from npz files, every epoch anew
-    dict    the same, finished samples kept in a dict in each worker
-    store   OCRStoreDataset
+    files   decode + albumentations, maps from npz files, every epoch anew; 2 workers
+    dict    the same, finished samples kept in a dict in each worker; 2 workers
+    store   `PrefetchLoader` on a store; no workers
+    views   the same, without the copy: what a network on the CPU is given
 
-The model is one that takes a fixed time for each batch, as a GPU would: the loop sleeps. A thread
-copies each batch into one of two reused buffers meanwhile, as a loader's pin_memory thread does.
-*Waiting* is what the loop spends on getting the next filled buffer. `--network` instead runs a real
-(small) DBNet on the CPU through Lightning's `Trainer.validate`; there, waiting is what Lightning's
-own profiler says about fetching batches.
+The model is one that takes a fixed time for each batch, as a GPU would: the loop sleeps. In all but
+`views` a thread copies each batch into a reused buffer ahead of time: what a GPU's transfer reads.
+*Waiting* is what the loop spends on getting the next filled buffer. A model of 0 ms does nothing but
+wait, by definition; how fast a model may be before it waits is searched for each pipeline.
+
+`--network` trains nothing, but validates a real (small) DBNet with Lightning after each of the epochs;
+there, waiting is what Lightning's own profiler says about fetching batches. It runs on fewer and
+smaller pictures, because a CPU is no GPU.
 """
 
 from __future__ import annotations
@@ -23,149 +28,183 @@ import argparse
 import json
 import logging
 import os
-import queue
+import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from pathlib import Path
 
 TENSORS = ("images", "prob_maps", "thresh_maps", "prob_masks", "thresh_masks")
-PIPELINES = ("files", "dict", "store")
+PIPELINES = ("files", "dict", "store", "views")
+LIMIT = 0.02
+"""The share of waiting that counts as none."""
+
+
+class Buffers:
+    """Copies batches into reused buffers ahead of time, as a transfer to a GPU would."""
+
+    def __init__(self, ahead: int) -> None:
+        # those that are ready, the one in use, the one being filled
+        self.slots: list[dict] = [{} for _ in range(ahead + 2)]
+        self.turn = 0
+
+    def begin(self, batch):
+        import torch
+
+        buffers = self.slots[self.turn % len(self.slots)]
+        self.turn += 1
+        if hasattr(batch, "copy_into"):
+            if not buffers:
+                made = batch.empty_buffers()
+                buffers.update({name: made[name] for name in TENSORS})
+            return batch.copy_into(buffers)
+        for name in TENSORS:
+            if name not in buffers:
+                buffers[name] = torch.empty_like(batch[name])
+            buffers[name][: len(batch[name])].copy_(batch[name])
+        return {name: buffers[name][: len(batch[name])] for name in TENSORS}
+
+    def finish(self, filled):
+        return filled
 
 
 def make_loader(args):
+    """Return the loader of a pipeline; all of them are read ahead by the same thread."""
     from torch.utils.data import DataLoader
 
+    from ocrstore.torch import OCRStoreDataset, PrefetchLoader
+
+    class Staging(PrefetchLoader):
+        def make_stage(self):
+            return Buffers(self.ahead)
+
     folder = Path(args.prepared)
-    if args.pipeline == "store":
-        from ocrstore.torch import OCRStoreDataset
+    if args.pipeline in ("store", "views"):
+        dataset = OCRStoreDataset(folder / "pictures.ocrs")
+        kind = Staging if args.pipeline == "store" and not args.network else PrefetchLoader
+        return kind(dataset, batch_size=args.batch_size, lists=args.network)
+    from live import LiveDataset, collate
 
-        dataset, collation = OCRStoreDataset(folder / "pictures.ocrs"), None
-    else:
-        from live import LiveDataset, collate
-
-        place = json.loads((folder / "source.json").read_text())
-        dataset = LiveDataset(
-            Path(place["images"]),
-            annotations=place["annotations"] and Path(place["annotations"]),
-            size=args.size,
-            npz=folder / "npz",
-            cached=args.pipeline == "dict",
-        )
-        collation = collate
-    return DataLoader(
+    place = json.loads((folder / "source.json").read_text())
+    dataset = LiveDataset(
+        Path(place["images"]),
+        annotations=place["annotations"] and Path(place["annotations"]),
+        size=args.size,
+        npz=folder / "npz",
+        cached=args.pipeline == "dict",
+    )
+    kind = DataLoader if args.network else Staging
+    return kind(
         dataset,
         batch_size=args.batch_size,
         num_workers=args.workers,
         persistent_workers=args.workers > 0,
-        collate_fn=collation,
+        collate_fn=collate,
     )
 
 
-class Staging:
-    """Copies batches into two reused buffers, in a thread."""
+class WaitProfiler:
+    """The hook in the loop: what is spent on getting batches, and what on using them."""
 
-    def __init__(self, loader) -> None:
-        self.loader = loader
-        self.free: queue.Queue = queue.Queue()
-        self.full: queue.Queue = queue.Queue()
-        self.buffers: list = []
-        for slot in range(2):
-            self.buffers.append({})
-            self.free.put(slot)
+    def __init__(self) -> None:
+        self.waiting = self.model = 0.0
+        self.batches = 0
 
-    def epoch(self):
-        thread = threading.Thread(target=self._fill, daemon=True)
-        thread.start()
-        while (slot := self.full.get()) is not None:
-            yield slot
-            self.free.put(slot)
-        thread.join()
+    def watch(self, loader):
+        before = time.perf_counter()
+        for batch in loader:
+            got = time.perf_counter()
+            self.waiting += got - before
+            yield batch
+            before = time.perf_counter()
+            self.model += before - got
+            self.batches += 1
+        self.waiting += time.perf_counter() - before
 
-    def _fill(self) -> None:
-        import torch
+    def to_json(self) -> dict:
+        return {"waiting": self.waiting, "model": self.model, "batches": self.batches}
 
-        for batch in self.loader:
-            slot = self.free.get()
-            buffers = self.buffers[slot]
-            if hasattr(batch, "copy_into"):
-                if not buffers:
-                    made = batch.empty_buffers()
-                    buffers.update({name: made[name] for name in TENSORS})
-                batch.copy_into(buffers)
-            else:
-                for name in TENSORS:
-                    if name not in buffers:
-                        buffers[name] = torch.empty_like(batch[name])
-                    buffers[name][: len(batch[name])].copy_(batch[name])
-            self.full.put(slot)
-        self.full.put(None)
+
+def run_epoch(loader, ms: float) -> dict:
+    profiler = WaitProfiler()
+    started = time.perf_counter()
+    for _batch in profiler.watch(loader):
+        if ms:
+            time.sleep(ms / 1000)
+    return {"seconds": time.perf_counter() - started, **profiler.to_json()}
 
 
 def run_fixed(args) -> dict:
     """Loop over epochs with a model that takes a fixed time; return seconds spent on what."""
-    staging = Staging(make_loader(args))
-    epochs = []
-    for _ in range(args.epochs):
-        waiting = model = 0.0
-        batches = 0
-        started = before = time.perf_counter()
-        for _slot in staging.epoch():
-            got = time.perf_counter()
-            waiting += got - before
-            if args.ms:
-                time.sleep(args.ms / 1000)
-            before = time.perf_counter()
-            model += before - got
-            batches += 1
-        waiting += time.perf_counter() - before
-        epochs.append(
-            {
-                "seconds": time.perf_counter() - started,
-                "waiting": waiting,
-                "model": model,
-                "batches": batches,
-            }
-        )
-    return {"epochs": epochs}
+    loader = make_loader(args)
+    return {"epochs": [run_epoch(loader, args.ms) for _ in range(args.epochs)]}
+
+
+def run_search(args) -> dict:
+    """Find the fastest model that does not wait, in epochs after the first."""
+    loader = make_loader(args)
+    run_epoch(loader, 0)
+    bare = run_epoch(loader, 0)
+    low = 1000 * bare["seconds"] / bare["batches"]
+    period, high = low, None
+    for _ in range(args.steps):
+        ms = 1.5 * low if high is None else (low + high) / 2
+        epoch = run_epoch(loader, ms)
+        if epoch["waiting"] / epoch["seconds"] < LIMIT:
+            high = ms
+        else:
+            low = ms
+    return {"period": period, "fast_enough": high}
 
 
 def run_network(args) -> dict:
-    """Run a small DBNet through Lightning; its profiler says what fetching cost."""
+    """Validate a small DBNet with Lightning; its profiler says what fetching cost."""
     import lightning as L
     import torch
     from lightning.pytorch.profilers import SimpleProfiler
 
     from ocrstore.torch.dbnet.module import DBNetModule
 
+    class Validated(DBNetModule):
+        def training_step(self, batch, batch_idx):  # noqa: ARG002  # Lightning's signature
+            return next(self.net.parameters()).sum() * 0
+
+    class Watch(L.Callback):
+        def on_validation_start(self, *_):
+            profiler.recorded_durations.clear()
+            self.started = time.perf_counter()
+
+        def on_validation_end(self, *_):
+            seconds = time.perf_counter() - self.started
+            recorded = profiler.recorded_durations
+            waiting = sum(sum(v) for k, v in recorded.items() if k.endswith("val_next"))
+            model = sum(sum(v) for k, v in recorded.items() if k.endswith(".validation_step"))
+            epochs.append(
+                {"seconds": seconds, "waiting": waiting, "model": model, "batches": args.batches}
+            )
+
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")  # Lightning's advice on workers
-    torch.set_num_threads(1)
-    loader = make_loader(args)
+    torch.set_num_threads(args.threads)
+    epochs: list[dict] = []
     profiler = SimpleProfiler()
     trainer = L.Trainer(
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
+        enable_checkpointing=False,
         enable_model_summary=False,
+        num_sanity_val_steps=0,
+        max_epochs=args.epochs,
+        limit_val_batches=args.batches,
         profiler=profiler,
+        callbacks=[Watch()],
     )
-    module = DBNetModule(model={"backbone": "resnet10", "width": 8, "inner": 32})
-    epochs = []
-    for _ in range(args.epochs):
-        profiler.recorded_durations.clear()
-        started = time.perf_counter()
-        trainer.validate(module, loader, verbose=False)
-        seconds = time.perf_counter() - started
-        recorded = profiler.recorded_durations
-        waiting = sum(sum(v) for k, v in recorded.items() if k.endswith("_next"))
-        model = sum(sum(v) for k, v in recorded.items() if k.endswith("validation_step"))
-        epochs.append(
-            {"seconds": seconds, "waiting": waiting, "model": model, "batches": len(loader)}
-        )
+    module = Validated(model={"backbone": "resnet10", "width": 8, "inner": 32})
+    nothing = torch.utils.data.DataLoader([0])
+    trainer.fit(module, nothing, make_loader(args))
     return {"epochs": epochs}
 
 
@@ -192,84 +231,74 @@ def prepare(args, folder: Path) -> None:
     write_npz(LiveDataset(images, annotations=annotations, size=args.size), folder / "npz")
 
 
-def measure(args, pipeline: str, *, ms: float, network: bool, folder: Path) -> dict:
+def measure(args, pipeline: str, mode: str, *, ms: float = 0.0, folder: Path) -> dict:
+    """Run this program again in the measured mode; its start is part of the total."""
     command = [
         *(sys.executable, __file__, "--prepared", str(folder), "--pipeline", pipeline),
-        *("--ms", str(ms), "--epochs", str(args.epochs), "--workers", str(args.workers)),
-        *("--size", str(args.size), "--batch-size", str(args.batch_size)),
-        *(["--network"] if network else []),
+        *("--mode", mode, "--ms", str(ms), "--epochs", str(args.epochs)),
+        *("--workers", str(args.workers), "--size", str(args.size), "--steps", str(args.steps)),
+        *("--batch-size", str(args.batch_size), "--batches", str(args.batches)),
+        *("--threads", str(args.threads), *(["--network"] if mode == "network" else [])),
     ]
+    print(f"  {pipeline}, {mode} {ms:g}", file=sys.stderr, flush=True)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True)
     total = time.perf_counter() - started
     if done.returncode:
         raise SystemExit(done.stderr)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = sum(getattr(after, n) - getattr(before, n) for n in ("ru_utime", "ru_stime"))
     result = json.loads(done.stdout.splitlines()[-1])
-    return {"pipeline": pipeline, "ms": ms, "total": total, **result}
+    return {"pipeline": pipeline, "ms": ms, "total": total, "processor": processor, **result}
+
+
+MODES = {"fixed": run_fixed, "search": run_search, "network": run_network}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=0, help="draw so many pictures")
-    parser.add_argument("--size", type=int, default=640)
+    parser.add_argument("--size", type=int, help="640; 320 with --network")
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="of files and dict")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--speeds", default="0,2,5,10,20", help="milliseconds per batch")
+    parser.add_argument("--pipelines", default=",".join(PIPELINES))
+    parser.add_argument("--steps", type=int, default=7, help="of the search; 0: none")
+    parser.add_argument("--plot", type=Path, help="draw the curves into a picture")
     parser.add_argument("--network", action="store_true", help="a real network instead")
+    parser.add_argument("--batches", type=int, default=12, help="of an epoch, with --network")
+    parser.add_argument("--threads", type=int, default=1, help="of torch, with --network")
     parser.add_argument("--keep", type=Path, help="where to prepare, and to find it prepared")
     parser.add_argument("--prepared", help=argparse.SUPPRESS)  # in the measured process
     parser.add_argument("--pipeline", help=argparse.SUPPRESS)
+    parser.add_argument("--mode", default="fixed", help=argparse.SUPPRESS)
     parser.add_argument("--ms", type=float, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    args.size = args.size or (320 if args.network else 640)
     if args.prepared:
-        print(json.dumps(run_network(args) if args.network else run_fixed(args)))
+        print(json.dumps(MODES[args.mode](args)))
         return 0
+    from epoch_report import plot, report, report_network
+
+    names = args.pipelines.split(",")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(args.keep or temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "npz").is_dir():
             prepare(args, folder)
-        speeds = [0.0] if args.network else [float(s) for s in args.speeds.split(",")]
-        report(
-            [
-                measure(args, pipeline, ms=ms, network=args.network, folder=folder)
-                for ms in speeds
-                for pipeline in PIPELINES
-            ],
-            args,
-        )
+        if args.network:
+            names = [name for name in names if name != "views"]
+            report_network([measure(args, n, "network", folder=folder) for n in names], args)
+            return 0
+        speeds = [float(s) for s in args.speeds.split(",")]
+        results = [measure(args, n, "fixed", ms=ms, folder=folder) for ms in speeds for n in names]
+        searched = [measure(args, n, "search", folder=folder) for n in names if args.steps]
+    report(results, searched, args)
+    if args.plot:
+        plot(results, args.plot)
     return 0
-
-
-def report(results: list[dict], args) -> None:
-    last = args.epochs
-    print(
-        f"| model, ms per batch | pipeline | {last} epochs with start, s | first epoch, s "
-        "| later epochs, s | waiting for data |"
-    )
-    print("|---|---|---|---|---|---|")
-    for result in results:
-        epochs = result["epochs"]
-        later = epochs[1:] or epochs
-        seconds = sum(e["seconds"] for e in later)
-        waiting = sum(e["waiting"] for e in later) / seconds
-        shown = "network" if args.network else f"{result['ms']:g}"
-        print(
-            f"| {shown} | {result['pipeline']} | {result['total']:.1f} "
-            f"| {epochs[0]['seconds']:.2f} | {seconds / len(later):.2f} | {100 * waiting:.1f} % |"
-        )
-    if not args.network and results[0]["ms"] == 0:
-        print()
-        for result in results[: len(PIPELINES)]:
-            for name, epochs in (("first", result["epochs"][:1]), ("later", result["epochs"][1:])):
-                if epochs:
-                    per = sum(e["seconds"] for e in epochs) / sum(e["batches"] for e in epochs)
-                    rate = args.batch_size / per
-                    print(
-                        f"- {result['pipeline']}, {name} epochs: a batch every {1000 * per:.1f} ms "
-                        f"({rate:.0f} pictures/s); a faster GPU waits"
-                    )
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def train_command(store: Path, **options: Any) -> int:
       ocrstore train train.ocrs --val val.ocrs --out runs/b --weights resnet18.pth --augment
     """
     with explain_missing("train"):
-        from ocrstore.torch.dbnet.fitting import TrainParams, fit
+        from ocrstore.torch.dbnet.fitting import TrainParams, fit, has_tensorboard
         from ocrstore.torch.dbnet.model import ModelConfig
     # its notes on hardware and on other products would hide what matters
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -73,6 +73,11 @@ def train_command(store: Path, **options: Any) -> int:
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
     quiet = options.pop("quiet")
     params = TrainParams(devices=int(devices) if devices.isdigit() else devices, **options)
+    if not has_tensorboard():
+        console().print(
+            "· TensorBoard is not installed: curves are logged to csv/ only"
+            " (pip install tensorboard)"
+        )
     done = fit(store, model=model, params=params, quiet=quiet, **places)
     console().print(
         f"[green]✓[/] {done.epochs} epochs, best H-mean {done.hmean:.4f}: {escape(str(done.best))}"

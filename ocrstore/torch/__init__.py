@@ -7,11 +7,15 @@ from ocrstore.torch.records import Batch, Sample
 
 if TYPE_CHECKING:
     from ocrstore.torch.datamodule import OCRDataModule
+    from ocrstore.torch.loader import PrefetchLoader
+    from ocrstore.torch.prefetch import Prefetcher
     from ocrstore.torch.samplers import ResumableSampler, WindowShuffleSampler, sampler_state
 
 # Lightning takes seconds to import, and workers need none of these
 _HOMES = {
     "OCRDataModule": "ocrstore.torch.datamodule",
+    "PrefetchLoader": "ocrstore.torch.loader",
+    "Prefetcher": "ocrstore.torch.prefetch",
     "ResumableSampler": "ocrstore.torch.samplers",
     "WindowShuffleSampler": "ocrstore.torch.samplers",
     "sampler_state": "ocrstore.torch.samplers",
@@ -21,6 +25,8 @@ __all__ = [
     "Batch",
     "OCRDataModule",
     "OCRStoreDataset",
+    "PrefetchLoader",
+    "Prefetcher",
     "ResumableSampler",
     "Sample",
     "WindowShuffleSampler",

@@ -23,6 +23,9 @@ ANNOTATIONS = (
     "rows",
 )
 
+LISTS = ("polygons", "ignored", "texts", "image_filename")
+"""Those that are lists in a batch, and take longer to make than all of its tensors."""
+
 
 def annotate(parts: Parts, name: str) -> Any:
     """Return one annotation of every sample: a list, or a tensor where it is a number.
@@ -33,6 +36,11 @@ def annotate(parts: Parts, name: str) -> Any:
         return torch.from_numpy(parts.rows.copy())
     for view in parts.views:
         view.check()
+    if name in ("raw_size", "orientation"):
+        names = ("width", "height") if name == "raw_size" else ("orientation",)
+        found = _numbers(parts, *names)
+        if found is not None:
+            return found if name == "raw_size" else found[:, 0].clamp(min=1)
     each = parts.each()
     if name == "polygons":
         return [polygons_in_view(view, row) for view, row in each]
@@ -45,6 +53,18 @@ def annotate(parts: Parts, name: str) -> Any:
         return torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2)
     values = [view.attribute("orientation", row) or 1 for view, row in each]
     return torch.tensor(values, dtype=torch.int64)
+
+
+def _numbers(parts: Parts, *names: str) -> torch.Tensor | None:
+    """Return recorded numbers of every sample, (B, names); None if some are not recorded."""
+    out = np.empty((len(parts.local), len(names)), np.int64)
+    for view, positions, rows in parts.groups():
+        for place, name in enumerate(names):
+            numbers = view.numbers(name)
+            if numbers is None:
+                return None
+            out[positions, place] = numbers[rows]
+    return torch.from_numpy(out)
 
 
 def raw_size(view: StoreView, row: int) -> tuple[int, int]:
@@ -65,7 +85,10 @@ def polygons_in_view(view: StoreView, row: int) -> list[npt.NDArray[np.float32]]
     if not polygons or column not in view.store.columns or "tensor" not in view.columns:
         return polygons
     forward = np.linalg.inv(np.asarray(view.store[column][row], np.float64))
-    return [move_points(forward, points).astype(np.float32) for points in polygons]
+    # all at once: there are many, and of four points each
+    moved = move_points(forward, np.concatenate(polygons)).astype(np.float32)
+    ends = np.cumsum([len(points) for points in polygons]).tolist()
+    return [moved[end - len(points) : end] for points, end in zip(polygons, ends, strict=True)]
 
 
 def move_points(matrix: npt.NDArray[np.float64], points: npt.ArrayLike) -> npt.NDArray[np.float64]:

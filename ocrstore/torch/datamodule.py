@@ -9,6 +9,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
+from ocrstore.torch.loader import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 class OCRDataModule(LightningDataModule):
     """Loaders for training, validation, test and prediction with good defaults.
 
-    Workers persist between epochs, memory is pinned where there is a GPU, and training is drawn
-    by a `ResumableSampler` (with `window`: a `WindowShuffleSampler` of that many row groups, for
-    stores larger than memory). Its place in the epoch goes into Lightning's checkpoints, so a
-    training that was interrupted goes on with the samples it had not seen, whatever the number of
-    workers.
+    Workers persist between epochs, a thread makes batches ready ahead of the loop and sends them
+    to the GPU where there is one (`PrefetchLoader`), and training is drawn by a
+    `ResumableSampler` (with `window`: a `WindowShuffleSampler` of that many row groups, for stores
+    larger than memory). Its place in the epoch goes into Lightning's checkpoints, so a training
+    that was interrupted goes on with the samples it had not seen, whatever the number of workers.
     """
 
     def __init__(
@@ -42,14 +43,18 @@ class OCRDataModule(LightningDataModule):
         seed: int = 0,
         window: int | None = None,
         uneven: Uneven = "pad",
+        prefetch: int = 2,
         pin_memory: bool | None = None,
         persistent_workers: bool = True,
         multiprocessing_context: str | None = None,
     ) -> None:
         """Name the stores; they are opened when a stage needs them.
 
-        `uneven` says what training does when ranks cannot share the samples evenly; see
-        `ResumableSampler`. Validation, test and prediction always see every sample exactly once.
+        `prefetch` is how many batches are made ready ahead of the loop; 0 leaves that to torch, as
+        does a transform without workers: its random numbers must not be drawn between the loop's.
+        `pin_memory` is torch's; by default it is used where nothing is prefetched. `uneven` says
+        what training does when ranks cannot share the samples evenly; see `ResumableSampler`.
+        Validation, test and prediction always see every sample exactly once.
         """
         super().__init__()
         self.paths: dict[str, Paths | None] = {
@@ -64,7 +69,8 @@ class OCRDataModule(LightningDataModule):
         self.seed = seed
         self.window = window
         self.uneven = uneven
-        self.pin_memory = torch.cuda.is_available() if pin_memory is None else pin_memory
+        self.prefetch = prefetch
+        self.pin_memory = pin_memory
         self.persistent_workers = persistent_workers and num_workers > 0
         self.multiprocessing_context = multiprocessing_context if num_workers else None
         self._options: dict[str, Any] = {"view": view, "columns": columns, "expect": expect}
@@ -83,15 +89,23 @@ class OCRDataModule(LightningDataModule):
         return self._datasets[stage]
 
     def _loader(self, stage: str, sampler: ResumableSampler) -> DataLoader[Any]:
-        return DataLoader(
-            self.dataset(stage),
-            batch_size=self.batch_size,
-            sampler=sampler,
-            num_workers=self.num_workers,
-            pin_memory=self.pin_memory,
-            persistent_workers=self.persistent_workers,
-            multiprocessing_context=self.multiprocessing_context,
-        )
+        dataset = self.dataset(stage)
+        ahead = 0 if dataset.transform is not None and not self.num_workers else self.prefetch
+        pinned = torch.cuda.is_available() and not ahead
+        options: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "sampler": sampler,
+            "num_workers": self.num_workers,
+            "pin_memory": pinned if self.pin_memory is None else self.pin_memory,
+            "persistent_workers": self.persistent_workers,
+            "multiprocessing_context": self.multiprocessing_context,
+        }
+        if not ahead:
+            return DataLoader(dataset, **options)
+        device = None if self.trainer is None else self.trainer.strategy.root_device
+        # evaluation compares with the polygons of every picture
+        lists = stage != "train"
+        return PrefetchLoader(dataset, ahead=ahead, device=device, lists=lists, **options)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the shuffled, augmented, resumable loader."""

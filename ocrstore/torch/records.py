@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from ocrstore.errors import UnknownColumnError
-from ocrstore.torch.annotations import ANNOTATIONS, annotate
+from ocrstore.torch.annotations import ANNOTATIONS, LISTS, annotate
 from ocrstore.torch.fields import Field, as_tensor
 from ocrstore.torch.parts import Parts
 
@@ -101,12 +101,21 @@ class Record:
         return {name: self[name] for name in self}
 
     def to(self: R, *args: Any, **kwargs: Any) -> R:
-        """Return the record with every tensor sent through `Tensor.to(...)`; the rest is kept."""
-        moved = {
-            name: value.to(*args, **kwargs) if isinstance(value, torch.Tensor) else value
-            for name, value in self.items()
-        }
-        return type(self)(None, moved)
+        """Return the record with every tensor sent through `Tensor.to(...)`; the rest is kept.
+
+        Lists (polygons, texts, ...) that nobody has asked for yet are still made when asked for.
+        """
+        moved: dict[str, Any] = {}
+        for name in self._names():
+            if not self._is_deferred(name):
+                value = self[name]
+                moved[name] = (
+                    value.to(*args, **kwargs) if isinstance(value, torch.Tensor) else value
+                )
+        return type(self)(self._parts, moved)
+
+    def _is_deferred(self, name: str) -> bool:
+        return self._parts is not None and name in LISTS and name not in self._taken
 
     def __copy__(self: R) -> R:
         return type(self)(self._parts, dict(self._taken))
@@ -212,6 +221,22 @@ class _BatchRecord(Record):
             filled[name] = target
         return filled
 
+    def layouts(self) -> dict[str, torch.Tensor]:
+        """Return the shape, type and strides that each tensor has, without taking any.
+
+        The tensors that stand for stored rows have no memory (device `meta`); those that were
+        taken before are given as they are.
+        """
+        found: dict[str, torch.Tensor] = {}
+        if self._parts is not None:
+            for field in self._parts.fields:
+                dtype = self._parts.torch_dtype(field)
+                if dtype is not None and field.plural not in self._taken:
+                    empty = torch.empty(self._parts.shape(field), dtype=dtype, device="meta")
+                    found[field.plural] = field.show(empty)
+        found.update((n, v) for n, v in self._taken.items() if isinstance(v, torch.Tensor))
+        return found
+
     def empty_buffers(self, *, pin_memory: bool = False) -> dict[str, torch.Tensor]:
         """Return buffers for `copy_into`, laid out as the stored rows are (channels last)."""
         buffers: dict[str, torch.Tensor] = {}
@@ -235,8 +260,10 @@ class _BatchRecord(Record):
         """
         buffers = self.empty_buffers(pin_memory=_has_accelerator())
         filled: dict[str, Any] = dict(self.copy_into(buffers))
-        rest = {name: self[name] for name in self if name not in filled}
-        return Batch(None, {name: filled.get(name, rest.get(name)) for name in self})
+        for name in self._names():
+            if name not in filled and not self._is_deferred(name):
+                filled[name] = self[name]
+        return Batch(self._parts, filled)
 
 
 def _has_accelerator() -> bool:

@@ -7,7 +7,8 @@ seed), so the rest of an interrupted epoch can be drawn by any number of workers
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence, Sized
+import weakref
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -75,6 +76,24 @@ class ResumableSampler(DistributedSampler[Any]):
         self.position = 0
         """How many samples of this epoch this rank has drawn."""
         self._resume = False
+        self._drawn_by: object = None
+        """The iteration that counts; an older one may still be drawn ahead of its use."""
+        self._listener: weakref.WeakMethod[Callable[[], None]] | None = None
+
+    def call_before_change(self, listener: Callable[[], None]) -> None:
+        """Have a bound method called before another order is chosen than what follows by itself.
+
+        For loaders that draw an epoch before it begins.
+        """
+        self._listener = weakref.WeakMethod(listener)
+
+    def _tell_listener(self) -> None:
+        listener = None if self._listener is None else self._listener()
+        if listener is not None:
+            listener()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_listener": None}
 
     def _order(self) -> npt.NDArray[np.int64]:
         """Return the order of the whole epoch, for all ranks."""
@@ -99,13 +118,15 @@ class ResumableSampler(DistributedSampler[Any]):
         # runs at the first draw, because loaders make iterators that they throw away
         position = self.position if self._resume else 0
         self._resume = False
+        me = self._drawn_by = object()
         epoch = self.epoch
         share = self._share()
         for row in share[position:].tolist():
             position += 1
-            self.position = position
+            if self._drawn_by is me:
+                self.position = position
             yield row
-        if self.epoch == epoch:
+        if self._drawn_by is me and self.epoch == epoch:
             self.epoch = epoch + 1
             self.position = 0
 
@@ -120,6 +141,9 @@ class ResumableSampler(DistributedSampler[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next `iter()` draws; the position is kept if it is this one."""
         if epoch != self.epoch:
+            if self.shuffle:
+                self._tell_listener()
+            self._drawn_by = None
             self.epoch = epoch
             self.position = 0
             self._resume = False
@@ -133,6 +157,8 @@ class ResumableSampler(DistributedSampler[Any]):
         """
         position = self.position if consumed is None else consumed
         epoch = self.epoch
+        if consumed is not None and consumed > self.position and epoch > 0:
+            epoch -= 1  # the loader has drawn this epoch to its end, or into the next one
         if consumed is not None and consumed >= len(self):
             epoch, position = epoch + 1, 0
         return {
@@ -159,6 +185,8 @@ class ResumableSampler(DistributedSampler[Any]):
                     f"the sampler state is of {state[name]} {name}, this sampler has {mine}:"
                     " the rest of that epoch cannot be drawn; start the next one with set_epoch()"
                 )
+        self._tell_listener()
+        self._drawn_by = None
         self.seed = state["seed"]
         self.epoch = state["epoch"]
         self.position = state["position"]

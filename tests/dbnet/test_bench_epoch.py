@@ -1,4 +1,4 @@
-"""The epoch benchmark: its three pipelines give the same batches, and its figures add up."""
+"""The epoch benchmark: its pipelines give the same batches, and its figures add up."""
 
 import importlib
 import sys
@@ -17,32 +17,45 @@ def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(TOOLS))
     monkeypatch.delenv("OCRSTORE_PICTURES", raising=False)
     yield importlib.import_module("bench_epoch")
-    for name in ("bench_epoch", "live", "scenes"):
+    for name in ("bench_epoch", "epoch_report", "live", "scenes"):
         sys.modules.pop(name, None)
 
 
 def test_pipelines_agree_and_times_add_up(bench, tmp_path, capsys):
-    """Files, dict cache and store fill the buffers with equal values; the times are parts."""
-    options = {"size": 96, "batch_size": 2, "workers": 0, "epochs": 2, "count": 4}
+    """Files, dict cache and store give equal values; the times are parts; the report is made."""
+    options = {"size": 96, "batch_size": 2, "workers": 0, "epochs": 2, "count": 4, "steps": 2}
     args = Namespace(**options, prepared=str(tmp_path), ms=1.0, network=False)
     bench.prepare(args, tmp_path)
-    filled, results = {}, []
+    filled, results, searched = {}, [], []
     for pipeline in bench.PIPELINES:
         args.pipeline = pipeline
         result = bench.run_fixed(args)
-        results.append({"pipeline": pipeline, "ms": 0.0, "total": 1.0, **result})
+        base = {"pipeline": pipeline, "ms": 1.0, "total": 1.0, "processor": 1.0}
+        results.append({**base, **result})
+        searched.append({**base, **bench.run_search(args)})
         for epoch in result["epochs"]:
             assert epoch["batches"] == 2
             assert 0 < epoch["waiting"] + epoch["model"] <= epoch["seconds"]
-        staging = bench.Staging(bench.make_loader(args))
         filled[pipeline] = [
-            {name: staging.buffers[slot][name].float().clone() for name in bench.TENSORS}
-            for slot in staging.epoch()
+            {name: batch[name].float().clone() for name in bench.TENSORS}
+            for batch in bench.make_loader(args)
         ]
-    for pipeline in ("dict", "store"):
+    for pipeline in ("dict", "store", "views"):
         for one, other in zip(filled["files"], filled[pipeline], strict=True):
             for name in bench.TENSORS:
                 # the store's maps are float16
                 torch.testing.assert_close(other[name], one[name], atol=2**-12, rtol=0)
-    bench.report(results, args)
-    assert "a faster GPU waits" in capsys.readouterr().out
+    reporting = importlib.import_module("epoch_report")
+    reporting.report(results, searched, args)
+    reporting.report_network(results, args)
+    out = capsys.readouterr().out
+    assert out.count("| views |") == 3 and "become the bottleneck?" in out
+
+
+def test_a_buffer_in_use_is_not_filled_again(bench):
+    """As many buffers as batches are ready, in use and being filled at once."""
+    stage = bench.Buffers(2)
+    batches = [{name: torch.full((2, 1), n) for name in bench.TENSORS} for n in range(5)]
+    filled = [stage.finish(stage.begin(batch)) for batch in batches[:4]]
+    assert [int(f["images"][0]) for f in filled] == [0, 1, 2, 3]
+    assert int(stage.begin(batches[4])["images"][0]) == 4 == int(filled[0]["images"][0])

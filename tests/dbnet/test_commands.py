@@ -57,6 +57,14 @@ def trained(store, tmp_path_factory):
     return out
 
 
+def test_train_without_tensorboard(store, tmp_path, monkeypatch):
+    """It says so and logs to CSV alone."""
+    monkeypatch.setattr("ocrstore.torch.dbnet.fitting.has_tensorboard", lambda: False)
+    printed = run("train", store, "--out", tmp_path / "b", "--epochs", 1, *SMALL, *QUICK)
+    assert "TensorBoard is not installed" in printed
+    assert (tmp_path / "b" / "csv").is_dir() and not (tmp_path / "b" / "tensorboard").exists()
+
+
 def test_train_leaves_checkpoints_logs_and_pictures(trained):
     """best.ckpt, last.ckpt, the CSV log with H-mean and losses, TensorBoard, a picture."""
     assert (trained / "best.ckpt").is_file() and (trained / "last.ckpt").is_file()
@@ -79,6 +87,14 @@ def test_train_resumes(trained, store, tmp_path):
     (log,) = (tmp_path / "b").glob("csv/*/metrics.csv")
     steps = [int(r["step"]) for r in csv.DictReader(log.read_text().splitlines())]
     assert min(steps) >= 6
+
+
+def test_train_stops_early(store, tmp_path):
+    """Without a better H-mean for `--patience` validations it ends; with a progress bar."""
+    loud = [option for option in QUICK if option != "--quiet"]
+    still = ["--lr", "1e-12", "--patience", 2]
+    printed = run("train", store, "--out", tmp_path / "c", "--epochs", 9, *still, *SMALL, *loud)
+    assert "3 epochs" in printed and "val_hmean" in printed
 
 
 def test_train_augments(store, tmp_path):

@@ -173,7 +173,7 @@ def _trainer(
     folder: Path, params: TrainParams, callbacks: list[Callback], *, quiet: bool
 ) -> L.Trainer:
     loggers: list[Logger] = [CSVLogger(folder, name="csv")]
-    if find_spec("tensorboard") is not None:
+    if has_tensorboard():
         loggers.append(TensorBoardLogger(folder, name="tensorboard"))
     callbacks = [
         *callbacks,
@@ -200,6 +200,11 @@ def _trainer(
         enable_progress_bar=not quiet,
         enable_model_summary=not quiet,
     )
+
+
+def has_tensorboard() -> bool:
+    """Tell whether curves can be logged for TensorBoard; they are always logged as CSV."""
+    return find_spec("tensorboard") is not None
 
 
 def precision_of(name: str, accelerator: str) -> Any:

@@ -1,0 +1,366 @@
+"""Reading ahead: same batches, bounded, stopped cleanly, and no epoch lost or drawn twice."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections import namedtuple
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from ocrstore.torch import (
+    Batch,
+    OCRStoreDataset,
+    Prefetcher,
+    PrefetchLoader,
+    ResumableSampler,
+    staging,
+)
+from ocrstore.torch.staging import BlockingTransfer, Resolve, Transfer, move, stage_for, tensors_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def threads():
+    """Return the reading threads that are alive."""
+    return [t for t in threading.enumerate() if t.name == "ocrstore-prefetch"]
+
+
+def wait_until(condition, seconds=20.0):
+    """Wait for something that another thread does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.002)
+
+
+def order(dataset, seed, epoch):
+    """Return the rows of an epoch."""
+    sampler = ResumableSampler(dataset, seed=seed)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    """Every test ends with as many reading threads as it began with."""
+    yield
+    gc.collect()
+    wait_until(lambda: not threads())
+
+
+def test_it_is_ahead_by_as_many_batches_as_said():
+    """The source is asked for `ahead` batches more than were handed out, and for no more."""
+    asked = []
+
+    def source():
+        for number in range(10):
+            asked.append(number)
+            yield number
+
+    with Prefetcher(source(), ahead=3) as prefetcher:
+        wait_until(lambda: len(asked) == 3)
+        assert next(prefetcher) == 0
+        wait_until(lambda: len(asked) == 4)
+        time.sleep(0.05)
+        assert len(asked) == 4 and not prefetcher.ended
+        assert list(prefetcher) == list(range(1, 10))
+        assert prefetcher.handed == 10 and prefetcher.waited > 0
+        assert next(prefetcher, "nothing") == "nothing"
+    with pytest.raises(ValueError, match="at least one"):
+        Prefetcher([], ahead=0)
+
+
+def test_an_exception_comes_where_its_batch_would_have():
+    """Batches before it are handed out; it keeps its type and where it was raised."""
+
+    def source():
+        yield 1
+        raise LookupError("batch 2 is broken")
+
+    prefetcher = Prefetcher(source())
+    assert next(prefetcher) == 1
+    with pytest.raises(LookupError, match="batch 2") as caught:
+        next(prefetcher)
+    assert any(entry.name == "source" for entry in caught.traceback)
+    assert next(prefetcher, None) is None and not threads()
+
+
+def test_dropped_in_the_middle_it_stops():
+    """Neither a forgotten nor a closed one leaves a thread or a batch behind."""
+    source = (torch.zeros(1) for _ in range(100))
+    prefetcher = Prefetcher(source)
+    next(prefetcher)
+    del prefetcher
+    gc.collect()
+    assert not threads()
+    prefetcher = Prefetcher(iter(range(100)))
+    prefetcher.close()
+    assert not threads() and list(prefetcher) == []
+
+
+def test_ctrl_c_while_waiting_ends_the_thread():
+    """The interrupt reaches the loop although it is waiting, and the thread is stopped."""
+    go_on = threading.Event()
+
+    def source():
+        go_on.wait(20)
+        yield 1
+
+    prefetcher = Prefetcher(source())
+
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        go_on.set()  # closing waits for the batch that is being made
+
+    threading.Timer(0.2, interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(prefetcher)
+    assert not threads()
+
+
+def test_a_process_ends_with_one_still_open(store_path):
+    """Neither a pass left in the middle nor an epoch begun ahead keeps a process from ending."""
+    code = (
+        "from ocrstore.torch import OCRStoreDataset, PrefetchLoader\n"
+        f"dataset = OCRStoreDataset({str(store_path)!r})\n"
+        "ended = PrefetchLoader(dataset, batch_size=4)\n"
+        "assert sum(1 for _ in ended) == 10\n"
+        "middle = iter(PrefetchLoader(dataset, batch_size=4, num_workers=1))\n"
+        "next(middle)\n"
+        "print('done')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_batches_are_those_of_a_plain_loader(store_path, workers):
+    """Three epochs, shuffled: same rows, same bytes, also with persistent workers."""
+    dataset = OCRStoreDataset(store_path)
+
+    def epochs(kind, **options):
+        loader = kind(
+            dataset,
+            batch_size=4,
+            sampler=ResumableSampler(dataset, seed=3),
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            **options,
+        )
+        assert len(loader) == 10
+        return [
+            [
+                (
+                    b["rows"].tolist(),
+                    int(b["images"].sum()),
+                    b["texts"],
+                    float(b["prob_maps"].sum()),
+                )
+                for b in loader
+            ]
+            for _ in range(3)
+        ]
+
+    assert epochs(PrefetchLoader, ahead=3) == epochs(DataLoader)
+
+
+def test_the_next_epoch_is_begun_ahead(store_path):
+    """When the last batch is handed out the first ones of the next epoch are made already."""
+    dataset = OCRStoreDataset(store_path)
+    sampler = ResumableSampler(dataset, seed=3)
+    loader = PrefetchLoader(dataset, batch_size=4, sampler=sampler)
+    orders = [order(dataset, 3, epoch) for epoch in range(6)]
+
+    def drawn(batches=10):
+        passing = iter(loader)  # as Lightning: no more than it needs
+        return [row for _ in range(batches) for row in next(passing)["rows"].tolist()]
+
+    assert not threads()
+    assert drawn() == orders[0] and len(threads()) == 1
+    iter(loader)  # thrown away
+    assert drawn() == orders[1]
+    sampler.set_epoch(2)  # as Lightning does: it is that one
+    assert drawn() == orders[2]
+    sampler.set_epoch(5)  # another than what was begun
+    assert drawn() == orders[5]
+    state = {**sampler.state_dict(), "epoch": 4, "position": 8}
+    sampler.load_state_dict(state)
+    assert [row for batch in loader for row in batch["rows"].tolist()] == orders[4][8:]
+    assert drawn(3) == orders[5][:12]
+    gc.collect()
+    loader.close()
+    assert not threads()
+
+
+def test_two_passes_at_once_and_small_stores(store_path, other_path):
+    """Passes do not disturb each other; a store of fewer batches than `ahead` works."""
+    loader = PrefetchLoader(OCRStoreDataset(store_path), batch_size=4)
+    pairs = [(a["rows"].tolist(), b["rows"].tolist()) for a, b in zip(loader, loader, strict=True)]
+    assert len(pairs) == 10 and all(a == b for a, b in pairs)
+    small = OCRStoreDataset(other_path)
+    loader = PrefetchLoader(small, batch_size=4, sampler=ResumableSampler(small, seed=1), ahead=5)
+    seen = [[row for b in loader for row in b["rows"].tolist()] for _ in range(3)]
+    assert seen == [order(small, 1, epoch) for epoch in range(3)]
+    with pytest.raises(ValueError, match="at least one"):
+        PrefetchLoader(small, ahead=0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_counts_what_was_used(store_path, workers):
+    """At every batch of three epochs `consumed` gives the state to go on from."""
+    dataset = OCRStoreDataset(store_path)
+    sampler = ResumableSampler(dataset, seed=3)
+    loader = PrefetchLoader(
+        dataset, batch_size=4, sampler=sampler, num_workers=workers, persistent_workers=workers > 0
+    )
+    for epoch in range(3):
+        used = 0
+        for batch in loader:
+            used += len(batch["rows"])
+            state = sampler.state_dict(consumed=used)
+            there = (epoch, used) if used < 37 else (epoch + 1, 0)
+            assert (state["epoch"], state["position"]) == there
+
+
+def test_any_dataset_and_collation():
+    """What is not of ocrstore passes through; so do workers' errors."""
+    loader = PrefetchLoader(TensorDataset(torch.arange(10)), batch_size=4, shuffle=True)
+    assert sorted(int(v) for (values,) in loader for v in values) == list(range(10))
+    loader = PrefetchLoader([1, 2, "three"], batch_size=3, num_workers=1)
+    with pytest.raises(TypeError, match="worker process 0"):
+        list(loader)
+
+
+def test_tensors_are_taken_ahead(store_path):
+    """The loop finds tensors made, with `lists` everything; they are its own to write on."""
+    dataset = OCRStoreDataset(store_path)
+    batch = Resolve(lists=True).begin(dataset[0:4])
+    assert set(batch._taken) == set(batch)
+    assert "texts" not in Resolve().begin(dataset[0:4])._taken
+    batch["images"].zero_()
+    assert int(dataset[0:4]["images"].sum()) > 0
+    assert Resolve().begin([1]) == [1]
+
+
+class FakeStreams(types.SimpleNamespace):
+    """The calls of torch.cuda that a transfer makes, in order; no GPU is needed to check that."""
+
+    def __init__(self):
+        calls = self.calls = []
+
+        class Stream:
+            def __init__(self, name="side", device=None):
+                self.name = name
+
+            def wait_event(self, event):
+                calls.append(f"{self.name} waits for {event.number}")
+
+        class Event:
+            made = 0
+
+            def record(self, stream):
+                Event.made += 1
+                self.number = Event.made
+                calls.append(f"{stream.name} records {self.number}")
+
+            def synchronize(self):
+                calls.append(f"host waits for {self.number}")
+
+        class Entered:
+            def __init__(self, stream):
+                self.stream = stream
+
+            def __enter__(self):
+                calls.append(f"on {self.stream.name}")
+
+            def __exit__(self, *_):
+                calls.append(f"off {self.stream.name}")
+
+        main = Stream("main")
+        super().__init__(
+            Stream=Stream, Event=Event, stream=Entered, current_stream=lambda _: main, calls=calls
+        )
+
+
+def test_a_transfer_waits_for_what_it_must(store_path, monkeypatch):
+    """Buffers are filled again after the device has read them; the loop's stream waits, not it."""
+    streams = FakeStreams()
+    monkeypatch.setattr(torch, "cpu", streams)
+    monkeypatch.setattr(
+        torch.Tensor, "record_stream", lambda _, s: streams.calls.append(f"kept for {s.name}")
+    )
+    monkeypatch.setattr(Transfer, "_PINNED", False)
+    # a device's copy is another memory than the buffer
+    monkeypatch.setattr(
+        staging,
+        "move",
+        lambda b, _: Batch(
+            None, {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in b.items()}
+        ),
+    )
+    dataset = OCRStoreDataset(store_path)
+    transfer = Transfer(torch.device("cpu"))
+    begun = [transfer.begin(dataset[rows]) for rows in ([3, 1, 2, 0], [7, 5, 6, 4])]
+    sent = [["on side", f"side records {number}", "off side"] for number in (1, 2)]
+    assert streams.calls == sent[0] + sent[1]
+    slots = [slot.buffers["images"].data_ptr() for slot in transfer._slots]
+    assert len(set(slots)) == 2
+    streams.calls.clear()
+    first = transfer.finish(begun[0])
+    kept = sum(isinstance(value, torch.Tensor) for value in first.values())
+    assert streams.calls == ["main waits for 1"] + ["kept for main"] * kept
+    streams.calls.clear()
+    last = transfer.finish(transfer.begin(dataset[[9, 8]]))
+    assert streams.calls[:2] == ["host waits for 1", "on side"]
+    assert slots == [slot.buffers["images"].data_ptr() for slot in transfer._slots]
+    for batch, rows in (
+        (first, [3, 1, 2, 0]),
+        (transfer.finish(begun[1]), [7, 5, 6, 4]),
+        (last, [9, 8]),
+    ):
+        expected = dataset[rows]
+        assert batch["image_filename"] == expected["image_filename"]
+        for name in ("images", "prob_maps", "thresh_masks", "inverse_matrix", "raw_size"):
+            assert torch.equal(batch[name], expected[name])
+            assert batch[name].stride()[1:] == expected[name].stride()[1:]
+    larger = OCRStoreDataset(store_path, view="96")
+    assert transfer.finish(transfer.begin(larger[0:3]))["images"].shape == (3, 3, 96, 96)
+    assert transfer.finish(transfer.begin({"a": torch.ones(2)}))["a"].tolist() == [1, 1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_batches_arrive_on_a_gpu(store_path):
+    """On a real device: equal to the file's bytes in every epoch, channels last."""
+    dataset = OCRStoreDataset(store_path)
+    loader = PrefetchLoader(dataset, batch_size=4, device="cuda")
+    for _ in range(3):
+        for number, batch in enumerate(loader):
+            expected = dataset[number * 4 : number * 4 + 4]
+            assert batch["images"].is_cuda
+            for name in ("images", "prob_maps", "thresh_masks"):
+                assert torch.equal(batch[name].cpu(), expected[name])
+
+
+def test_devices_and_forms_of_batches():
+    """Each device gets its stage; tensors move in whatever they are."""
+    pair = namedtuple("pair", "a b")
+    meta = torch.device("meta")
+    batch = {"x": [torch.ones(2), pair(torch.ones(3), "text")], "y": (torch.zeros(1), 5)}
+    moved = move(batch, meta)
+    assert all(tensor.device == meta for tensor in tensors_of(moved))
+    assert len(list(tensors_of(moved))) == 3
+    assert moved["x"][1].b == "text" and moved["y"][1] == 5
+    assert isinstance(stage_for(None), Resolve) and isinstance(stage_for("cpu"), Resolve)
+    blocking = stage_for("meta")
+    assert isinstance(blocking, BlockingTransfer)
+    assert blocking.finish(blocking.begin(torch.ones(2))).device == meta
+    assert isinstance(stage_for(meta), BlockingTransfer)
