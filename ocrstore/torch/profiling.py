@@ -159,8 +159,10 @@ class _Run:
         self._steps = steps
         self._count = count
         self._seed = seed
-        # a composition of its own, so that one transform alone is a pipeline as well
-        self._dataset = OCRStoreDataset(path, view=view, transform=compose([steps.transform]))
+        # a composition of its own, so that one transform alone is a pipeline as well; step by step,
+        # because planned together they have no times of their own
+        pipeline = compose([steps.transform])
+        self._dataset = OCRStoreDataset(path, view=view, transform=pipeline, fuse=False)
         opened = self._dataset.views[0]
         record = (opened.recipe or {}).get("recipe", {})
         self._params = MapParams(**record.get("maps", {}))
