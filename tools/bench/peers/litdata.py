@@ -11,11 +11,25 @@ from tools.bench.peers.base import collate
 from tools.bench.prepared import Prepared, pack_polygons, read, unpack_polygons
 
 TITLE = "LitData"
-REQUIREMENTS = ("litdata==0.2.76",)
+REQUIREMENTS = (
+    "litdata==0.2.76",
+    "boto3",
+    "filelock",
+    "lightning-utilities",
+    "obstore",
+    "requests",
+    "tifffile",
+)
 NOTE = (
     "Optimised chunks of 64 MB with tensors, no compression, streamed from the local folder; "
     "shuffled by its own chunk-wise shuffle."
 )
+
+
+def install(environment) -> None:
+    """Install without dependencies: torchvision, which it only uses for pictures, pins a CUDA torch."""
+    environment.pip("torch", "numpy", *REQUIREMENTS[1:])
+    environment.pip("--no-deps", REQUIREMENTS[0])
 
 
 class Item:
