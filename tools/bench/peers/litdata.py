@@ -13,12 +13,13 @@ from tools.bench.prepared import Prepared, pack_polygons, read, unpack_polygons
 TITLE = "LitData"
 REQUIREMENTS = (
     "litdata==0.2.76",
-    "boto3",
-    "filelock",
+    "boto3==1.43.42",
+    "filelock==4.2.10",
     "lightning-utilities",
-    "obstore",
+    "obstore==0.12.1",
+    "python-dateutil==2.9.0.post0",
     "requests",
-    "tifffile",
+    "tifffile==2026.3.3",
 )
 NOTE = (
     "Optimised chunks of 64 MB with tensors, no compression, streamed from the local folder; "
