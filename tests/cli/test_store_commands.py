@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -156,3 +158,12 @@ def test_an_interrupt_exits_130(run, store, monkeypatch):
     monkeypatch.setattr("ocrstore.cli.verify.verify", interrupted)
     code, _, err = run("verify", store)
     assert code == 130 and "interrupted" in err
+
+
+def test_the_package_is_a_command(store):
+    """`python -m ocrstore` is the command line, exit codes included."""
+    command = [sys.executable, "-m", "ocrstore", "verify"]
+    good = subprocess.run([*command, store], capture_output=True, text=True, check=False)
+    assert good.returncode == 0, good.stderr
+    missing = subprocess.run([*command, "no.ocrs"], capture_output=True, text=True, check=False)
+    assert missing.returncode == 2 and "no.ocrs" in missing.stderr
