@@ -102,3 +102,5 @@ def test_ffcv_cannot_do_without_workers():
     """No workers is a cell that says why it is empty."""
     assert ffcv.unsupported(workers=0, shuffle=True)
     assert not ffcv.unsupported(workers=1, shuffle=True)
+    assert cell.why_unsupported(ffcv, {"workers": 0, "shuffle": False})
+    assert not cell.why_unsupported(ffcv, {"workers": None, "shuffle": False}), "building has none"

@@ -91,7 +91,7 @@ def files_below(folder: Path) -> list[Path]:
 
 def why_unsupported(peer: ModuleType, job: dict[str, Any]) -> str:
     """Return why a peer cannot do this cell, "" if it can."""
-    if "workers" not in job or not hasattr(peer, "unsupported"):
+    if job.get("workers") is None or not hasattr(peer, "unsupported"):
         return ""
     return peer.unsupported(workers=job["workers"], shuffle=job["shuffle"])
 
