@@ -15,10 +15,10 @@ REQUIREMENTS = (
     "litdata==0.2.76",
     "boto3==1.43.42",
     "filelock==4.2.10",
-    "lightning-utilities",
+    "lightning-utilities==0.15.3",
     "obstore==0.12.1",
     "python-dateutil==2.9.0.post0",
-    "requests",
+    "requests==2.34.2",
     "tifffile==2026.3.3",
 )
 NOTE = (
