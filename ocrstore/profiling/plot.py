@@ -26,7 +26,7 @@ def check_plot_path(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise SchemaError(f"{path}: a plot's name ends in {', '.join(SUFFIXES)}")
     try:
-        import matplotlib  # noqa: F401
+        import matplotlib  # noqa: F401  # asked for here, so that the error says what to install
     except ImportError as exc:
         raise OCRStoreError(
             "a plot needs matplotlib: install it with pip install 'ocrstore[plot]'"
