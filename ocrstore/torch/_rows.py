@@ -46,6 +46,8 @@ class RowLayout:
     """Distance of adjoining rows: whole pages."""
     strides: tuple[int, ...] = field(init=False)
     """Of rows that lie a pitch apart."""
+    breaks: IntArray = field(init=False)
+    """Rows that the next one does not adjoin."""
     mappable: bool = field(init=False)
     """Whether each row has pages of its own, so that it can be leased and put together by page."""
 
@@ -57,6 +59,8 @@ class RowLayout:
         apart = aligned and bool((np.diff(np.sort(self.offsets)) >= pitch).all())
         object.__setattr__(self, "nbytes", nbytes)
         object.__setattr__(self, "pitch", pitch)
+        gaps = self.offsets[1:] - self.offsets[:-1] != pitch
+        object.__setattr__(self, "breaks", gaps.nonzero()[0])
         inner: list[int] = []
         step = self.dtype.itemsize
         for length in reversed(self.shape):
@@ -77,13 +81,21 @@ class RowLayout:
         """Split rows into runs that adjoin in the file: (position, count, file offset)."""
         if not len(rows):
             return []
+        first = first_of_run(rows)
+        if first is not None and self.adjoin(first, len(rows)):
+            return [(0, len(rows), int(self.offsets[first]))]
         offsets = self.offsets[rows]
         breaks = (offsets[1:] - offsets[:-1] != self.pitch).nonzero()[0].tolist()
-        if not breaks:
-            return [(0, len(rows), int(offsets[0]))]
         starts = [0, *[position + 1 for position in breaks]]
         ends = [*starts[1:], len(rows)]
         return [(a, b - a, int(offsets[a])) for a, b in zip(starts, ends, strict=True)]
+
+    def adjoin(self, first: int, count: int) -> bool:
+        """Tell whether rows [first, first + count) lie in the file one after another."""
+        if not len(self.breaks):
+            return True
+        inside = self.breaks.searchsorted((first, first + count - 1))
+        return bool(inside[0] == inside[1])
 
 
 def first_of_run(rows: IntArray) -> int | None:
@@ -95,9 +107,9 @@ def first_of_run(rows: IntArray) -> int | None:
     if count == 1:
         return first
     # the ends first: of a shuffled batch they tell already
-    if int(rows[-1]) - first != count - 1 or (rows[1:] - rows[:-1] != 1).any():
+    if int(rows[-1]) - first != count - 1:
         return None
-    return first
+    return first if rows.tolist() == list(range(first, first + count)) else None
 
 
 def as_rows(address: int, count: int, layout: RowLayout) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class ColumnMapping:
         self._counts_faults = counts_faults(file.fd)
         self._lock = threading.Lock()
         self._ended: deque[tuple[int, int, bool]] = deque()
-        self._leased = np.zeros(len(layout), np.bool_)
+        self._leased = bytearray(len(layout))
         self._region, self._positions = _map_column(file, layout)
         gaps = np.diff(self._positions) != layout.pitch
         self._gaps: IntArray | None = np.flatnonzero(gaps) if gaps.any() else None
@@ -81,9 +81,8 @@ class ColumnMapping:
         lease = None
         with self._lock:
             self._settle()
-            flags = self._leased[first : first + count]
-            if not flags.any():
-                flags[:] = True
+            if self._leased.find(1, first, first + count) < 0:
+                self._leased[first : first + count] = b"\1" * count
                 lease = Lease(self, first, count)
         self._settle_if_free()
         return None if lease is None else np.asarray(lease)
@@ -115,7 +114,7 @@ class ColumnMapping:
             first, count, clean = self._ended.popleft()
             if not clean:
                 self._restore(self.address_of(first), count * self.layout.pitch)
-            self._leased[first : first + count] = False
+            self._leased[first : first + count] = bytes(count)
 
     def _restore(self, start: int, nbytes: int) -> None:
         try:
@@ -129,7 +128,7 @@ class ColumnMapping:
     @property
     def leased_rows(self) -> int:
         """Return how many rows are leased now."""
-        return int(self._leased.sum())
+        return sum(self._leased)
 
 
 def _map_column(file: FileHandle, layout: RowLayout) -> tuple[Region, IntArray]:

@@ -138,7 +138,8 @@ class Parts:
         def packed(array: IntArray | None) -> bytes | None:
             if array is None:
                 return None
-            if not len(array) or (array[0] >= 0 and array.max() < 1 << 32 and array.min() >= 0):
+            numbers = array.tolist()
+            if not numbers or (min(numbers) >= 0 and max(numbers) < 1 << 32):
                 return array.astype("<u4").tobytes()
             return b"\1" + array.astype("<i8").tobytes()
 

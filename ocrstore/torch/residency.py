@@ -71,6 +71,9 @@ def read_through(file: FileHandle, data: AnyArray, ranges: Iterable[ByteRange]) 
     By reading and not by advice (`POSIX_FADV_WILLNEED`): what a plain read brings in lies in
     large folios, and those are mapped and unmapped in less than half the time.
     """
+    ranges = list(ranges)
+    if not ranges:
+        return
     if not hasattr(os, "preadv"):
         for offset, nbytes in ranges:
             touch(data, offset, nbytes)
@@ -89,16 +92,40 @@ def read_through(file: FileHandle, data: AnyArray, ranges: Iterable[ByteRange]) 
                 offset += got
 
 
-def bring_in(file: FileHandle, data: AnyArray, ranges: list[ByteRange]) -> None:
-    """Wait until these ranges are in the page cache. `data` is the whole file, mapped."""
-    missing = [part for part in ranges if not is_cached(file.fd, *part)]
-    if missing:
-        read_through(file, data, merge(missing))
+def missing_of(file: FileHandle, ranges: Iterable[ByteRange]) -> list[ByteRange]:
+    """Return the ranges that are not surely in the page cache."""
+    return [part for part in ranges if not is_cached(file.fd, *part)]
 
 
-def ask_for(file: FileHandle, data: AnyArray, ranges: list[ByteRange]) -> None:
+class Lookout:
+    """Decides which columns of some rows to ask the kernel about: asking walks over every page.
+
+    Columns of the same rows are used together, so they leave the page cache together. When nothing
+    has been missing for a while, it is enough to ask about one of them, each in turn. The first
+    one that is not there makes it ask about all again.
+    """
+
+    PATIENCE = 16
+    """So many times in a row nothing must be missing."""
+
+    def __init__(self) -> None:
+        self._calm = 0
+        self._turn = 0
+
+    def choose(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns to ask about first."""
+        if self._calm < self.PATIENCE or not names:
+            return names
+        self._turn += 1
+        return (names[self._turn % len(names)],)
+
+    def note(self, *, missed: bool) -> None:
+        """Remember whether anything was missing."""
+        self._calm = 0 if missed else self._calm + 1
+
+
+def ask_for(file: FileHandle, data: AnyArray, missing: list[ByteRange]) -> None:
     """Have these ranges read in the background; returns before they are there."""
-    missing = [part for part in ranges if not is_cached(file.fd, *part)]
     if missing and cached_pages(file.fd, *missing[0]) is not None:
         arguments = (file, data, merge(missing))
         threading.Thread(target=read_through, args=arguments, daemon=True).start()
@@ -133,7 +160,7 @@ def warm(
     for first, nbytes in merged:
         for offset in range(first, first + nbytes, _STEP):
             step = min(_STEP, first + nbytes - offset)
-            bring_in(file, data, [(offset, step)])
+            read_through(file, data, missing_of(file, [(offset, step)]))
             done += step
             if progress is not None:
                 progress(done, total)

@@ -78,6 +78,7 @@ class StoreView:
         self._handle_pid = -1
         self._lock = threading.Lock()
         self._numbers: dict[str, IntArray | None] = {}
+        self._lookout = residency.Lookout()
         self.memory = {
             name: ColumnMemory(
                 self.open_file, self._data, _layout(store[column]), strategy=ref.strategy
@@ -163,13 +164,24 @@ class StoreView:
 
     def bring_in(self, rows: IntArray, *, names: tuple[str, ...] | None = None) -> None:
         """Wait until the rows are in the page cache."""
-        self.check()
-        residency.bring_in(self.open_file(), self._data, self.ranges(rows, names=names))
+        missing = self._missing(rows, self.names if names is None else names)
+        residency.read_through(self.open_file(), self._data, residency.merge(missing))
 
     def ask_for(self, rows: IntArray) -> None:
         """Ask the system to read the rows; returns before they are there."""
+        residency.ask_for(self.open_file(), self._data, self._missing(rows, self.names))
+
+    def _missing(self, rows: IntArray, names: tuple[str, ...]) -> list[tuple[int, int]]:
+        """Return what of these columns is not surely in the page cache."""
         self.check()
-        residency.ask_for(self.open_file(), self._data, self.ranges(rows))
+        file = self.open_file()
+        first = self._lookout.choose(names)
+        missing = residency.missing_of(file, self.ranges(rows, names=first))
+        self._lookout.note(missed=bool(missing))
+        if missing:
+            others = tuple(name for name in names if name not in first)
+            missing += residency.missing_of(file, self.ranges(rows, names=others))
+        return missing
 
     def warm(self, *, progress: residency.Progress | None = None) -> int:
         """Read all columns of the view into the page cache; return their bytes."""

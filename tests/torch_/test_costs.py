@@ -146,3 +146,37 @@ def test_without_cachestat_rows_are_simply_read(store_path, monkeypatch):
     assert touched == ranges
     view.ask_for(rows)
     assert residency.merge([(0, 10), (5, 3), (10, 5), (2**30, 7)]) == [(0, 15), (2**30, 7)]
+
+
+def test_one_column_is_asked_about_until_one_is_missing():
+    """All columns at first; when nothing was missing for a while one in turn, until one is."""
+    lookout = residency.Lookout()
+    names = ("tensor", "prob_map", "thresh_map")
+    for _ in range(lookout.PATIENCE):
+        assert lookout.choose(names) == names
+        lookout.note(missed=False)
+    asked = [lookout.choose(names) for _ in range(6)]
+    assert sorted(asked) == sorted((name,) for name in names * 2)
+    assert lookout.choose(()) == ()
+    lookout.note(missed=True)
+    assert lookout.choose(names) == names
+
+
+def test_evicted_rows_come_back_whole(store_path, tmp_path):
+    """Also when only one column is asked about, every column that was evicted is read again."""
+    path = Path(shutil.copy(store_path, tmp_path / "evicted.ocrs"))
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+    view = OCRStoreDataset(path, columns=["tensor", "prob_map"]).views[0]
+    fd = view.open_file().fd
+    rows = np.array([3, 4, 9])
+    ranges = view.ranges(rows)
+    if residency.cached_pages(fd, *ranges[0]) is None:
+        pytest.skip("nobody tells what is cached here")
+    for _ in range(residency.Lookout.PATIENCE + 1):
+        view.bring_in(rows)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if any(residency.is_cached(fd, *part) for part in ranges):
+        pytest.skip("this file system does not evict on demand")
+    view.bring_in(rows)
+    assert all(residency.is_cached(fd, *part) for part in ranges)
