@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ocrstore.blocks import BlockPool
 from ocrstore.errors import SchemaError
 from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MAX_POINTS, MapParams, Maps, draw_maps
 from ocrstore.maps.border import BorderPainter
-from ocrstore.maps.memory import BlockPool
 from ocrstore.maps.outlines import measure
 from ocrstore.maps.segments import DENSE_NUMBERS, measure_by_edges, measure_densely
 from ocrstore.maps.tiles import Tile

@@ -250,7 +250,7 @@ def augmented_once(path: Path, samples, rounds: int, crop_first: bool) -> None:
 
 PARTS = {
     "decoding": {"read_by_opencv"},
-    "warp": {"<warpAffine>", "<remap>", "_coordinates"},
+    "warp": {"<warpAffine>", "<remap>", "_coordinates", "widen", "narrow"},
     "flip": {"<flip>"},
     "colour": {"jitter", "ColorJitter.apply"},
     "maps": {"draw_maps"},

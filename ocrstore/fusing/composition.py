@@ -9,6 +9,7 @@ gets real pixels, and a new plan begins with what it returns.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,11 +83,17 @@ class _Sheet:
 
     def show(self) -> Any:
         assert self.picture is not None
-        return np.broadcast_to(np.uint8(0), self.picture.shape)
+        return _stand_in(self.picture.shape)
 
     def draw(self, shown: Any) -> Any:
         """Return real pixels; the plan ends here."""
         return shown if self.picture is None else self.picture.draw()
+
+
+@functools.lru_cache(maxsize=64)
+def _stand_in(shape: tuple[int, ...]) -> Any:
+    """Return a picture of that shape that has no pixels; read-only, so it can be shown again."""
+    return np.broadcast_to(np.uint8(0), shape)
 
 
 class _Leaf:

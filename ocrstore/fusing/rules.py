@@ -91,12 +91,26 @@ def _affine(transform: Any, params: Params, size: Size) -> list[Step] | None:
     if transform.interpolation != cv2.INTER_LINEAR:
         return None
     matrix = params["matrix"]
-    if functional.is_identity_matrix(matrix):
+    if _is_identity(matrix):
         return []
     height, width = params.get("output_shape", size)
     after = (int(np.round(height)), int(np.round(width)))
     fill = functional.extend_value(transform.fill, 3)
     return [Warp(size, np.asarray(matrix[:2], np.float64), after, transform.border_mode, fill)]
+
+
+def _is_identity(matrix: Any) -> bool:
+    """Return whether albumentations would find a 3x3 matrix equal to that which moves nothing."""
+    if matrix.dtype != np.float64 or matrix.shape != (3, 3):
+        from albumentations.augmentations.geometric import functional
+
+        return bool(functional.is_identity_matrix(matrix))
+    # the tolerances of numpy.allclose, without its many arrays
+    return all(
+        abs(value - (i == j)) <= 1e-8 + 1e-5 * (i == j)
+        for i, row in enumerate(matrix.tolist())
+        for j, value in enumerate(row)
+    )
 
 
 def _rotate(transform: Any, params: Params, size: Size) -> list[Step] | None:

@@ -6,6 +6,7 @@ draws that part exactly as drawing the whole and cutting it out would.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +14,13 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from ocrstore.fusing import canvas
+from ocrstore.fusing.channels import can_widen, narrow, widen
 from ocrstore.fusing.rect import Rect
-from ocrstore.fusing.warp import Fill, Matrix, Pixels, is_partial, rounding, warp
+from ocrstore.fusing.warp import Fill, Matrix, Pixels, is_partial, warp
 
 Size = tuple[int, int]
+_FAR = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,9 @@ class Turn(Step):
         """Draw at least the part `wanted`."""
         pixels = given.part(self.needs(wanted))
         # the frame is there for a warp that may follow; what is not touched costs nothing
-        frame: Pixels = np.empty((*self.size_after, *pixels.shape[2:]), pixels.dtype)
+        shape = (*self.size_after, *pixels.shape[2:])
+        is_bytes = pixels.dtype == np.uint8
+        frame: Pixels = canvas.take(shape) if is_bytes else np.empty(shape, pixels.dtype)
         target = wanted.cut(frame)
         flips = self.flips_rows or self.flips_columns
         if self.transposes:
@@ -119,8 +125,7 @@ class Turn(Step):
         if flips:
             code = -1 if self.flips_rows and self.flips_columns else int(self.flips_columns)
             pixels = cv2.flip(pixels, code, dst=target)
-        if not np.may_share_memory(pixels, target):  # OpenCV need not have used it
-            target[:] = pixels
+        canvas.paste(pixels, target)
         return Region(frame, Rect.whole(self.size_after), self.size_after)
 
 
@@ -185,39 +190,30 @@ class Warp(Step):
     def needs(self, wanted: Rect) -> Rect:
         """Return the part of the input that a part of the result depends on."""
         whole = Rect.whole(self.size)
-        if self.border != cv2.BORDER_CONSTANT or not self._is_partial(wanted):
+        if self.border != cv2.BORDER_CONSTANT or not is_partial(self.size_after, wanted):
             return whole
-        inverse = cv2.invertAffineTransform(self.matrix)
-        corners = np.array(
-            [(x, y, 1) for x in (wanted.left, wanted.right) for y in (wanted.top, wanted.bottom)]
-        )
-        reached = corners @ inverse.T
-        if not (np.abs(reached) < 2**30).all():
+        (a, b, c), (d, e, f) = cv2.invertAffineTransform(self.matrix).tolist()
+        corners = [(x, y) for x in (wanted.left, wanted.right) for y in (wanted.top, wanted.bottom)]
+        xs = [a * x + b * y + c for x, y in corners]
+        ys = [d * x + e * y + f for x, y in corners]
+        if not all(-_FAR < value < _FAR for value in (*xs, *ys)):
             return whole
-        left, top = np.floor(reached.min(axis=0)).astype(int).tolist()
-        right, bottom = np.ceil(reached.max(axis=0)).astype(int).tolist()
-        part = Rect(top - 2, left - 2, bottom + 3, right + 3).within(whole)
+        part = Rect(
+            math.floor(min(ys)) - 2,
+            math.floor(min(xs)) - 2,
+            math.ceil(max(ys)) + 3,
+            math.ceil(max(xs)) + 3,
+        ).within(whole)
         return part if part.width > 0 and part.height > 0 else Rect(0, 0, 1, 1)
-
-    def _is_partial(self, wanted: Rect) -> bool:
-        return is_partial(self.size_after, wanted) and rounding() is not None
 
     def draw(self, given: Region, wanted: Rect) -> Region:
         """Draw at least the part `wanted`."""
-        frame = given.frame()
-        part = warp(frame, self.matrix, self.size_after, self.border, self.fill, wanted)
-        if part is not None:
-            return Region(part, wanted, self.size_after)
-        height, width = self.size_after
-        whole = cv2.warpAffine(
-            frame,
-            self.matrix,
-            (width, height),
-            flags=cv2.INTER_LINEAR,
-            borderMode=self.border,
-            borderValue=self.fill,
-        )
-        return Region(whole, Rect.whole(self.size_after), self.size_after)
+        how = (self.matrix, self.size_after, self.border, self.fill, wanted)
+        if not can_widen(given.pixels, self.size, self.size_after):
+            return Region(warp(given.frame(), *how), wanted, self.size_after)
+        needed = self.needs(wanted)
+        frame = widen(given.part(needed), needed, self.size)
+        return Region(narrow(warp(frame, *how)), wanted, self.size_after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""Owns one affine warp of which only a part is wanted: the part alone, bit for bit as the whole.
+"""Owns one affine warp of which only a part is wanted: that part, bit for bit as of the whole.
 
 `cv2.warpAffine` computes a source coordinate for each pixel and interpolates there. Shifting its
-matrix would round those coordinates otherwise. Here the very coordinates that it uses for the part
-are made in numpy, and `cv2.remap` interpolates there by the same code. How OpenCV rounds depends on
-its version and on the processor, so `rounding` tries it out, once in each process; where no known
-way gives equal bits, the whole picture is warped as ever.
+matrix would round those coordinates otherwise. So either all rows and columns before the part are
+warped too, and dropped; or the very coordinates that it uses for the part are made in numpy, and
+`cv2.remap` interpolates there by the same code, which costs about twice as much for each pixel. How
+OpenCV rounds depends on its version and on the processor, so `rounding` and `can_begin` try it out,
+once in each process; where no known way gives equal bits, the whole picture is warped as ever.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.fusing import canvas
 from ocrstore.fusing.rect import Rect
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
@@ -26,27 +28,53 @@ Rounding: TypeAlias = Literal["fused", "separate"]
 
 LANES = 32
 """No vector unit computes more pixels at once; what is left of a row is computed by other code."""
-_MAX_SIDE = 2**15 - 1
+MAX_SIDE = 2**15 - 1
+"""Of what OpenCV warps."""
 _WORTHWHILE = 0.85
 """A part that is larger than this share of the whole costs as much as the whole."""
+_PART_COST = 1.75
+"""What a pixel by coordinates of numpy costs, against one by `cv2.warpAffine`."""
 
 
 def warp(
     pixels: Pixels, matrix: Matrix, size: tuple[int, int], border: int, fill: Fill, part: Rect
-) -> Pixels | None:
-    """Return `part` of the picture that `cv2.warpAffine` makes, linearly; None where unsure.
+) -> Pixels:
+    """Return `part` of the picture that `cv2.warpAffine` makes, linearly; perhaps as a view.
 
     `matrix` is the (2, 3) forward one, `size` the (height, width) of the whole.
     """
-    if not is_partial(size, part) or max(*size, *pixels.shape[:2]) > _MAX_SIDE:
-        return None
-    how = rounding()
-    return None if how is None else _warp_part(pixels, matrix, border, fill, part, how)
+    fits = max(*size, *pixels.shape[:2]) <= MAX_SIDE
+    height, width = _beginning(size, part) if fits and can_begin() else size
+    if fits and is_partial(size, part) and _PART_COST * part.area < height * width:
+        how = rounding()
+        if how is not None:
+            return _warp_part(pixels, matrix, border, fill, part, how)
+    return part.cut(_warp_whole(pixels, matrix, (height, width), border, fill))
 
 
 def is_partial(size: tuple[int, int], part: Rect) -> bool:
     """Return whether a part is small enough to be worthwhile, and where all code is vector code."""
     return part.area < _WORTHWHILE * size[0] * size[1] and part.right <= size[1] - size[1] % LANES
+
+
+def _beginning(size: tuple[int, int], part: Rect) -> tuple[int, int]:
+    """Return the least size to warp that has the part and computes it by the same code."""
+    width = -(-part.right // LANES) * LANES
+    return part.bottom, width if width <= size[1] else size[1]
+
+
+def _warp_whole(
+    pixels: Pixels, matrix: Matrix, size: tuple[int, int], border: int, fill: Fill
+) -> Pixels:
+    return cv2.warpAffine(
+        pixels,
+        matrix,
+        (size[1], size[0]),
+        dst=canvas.take((*size, *pixels.shape[2:])) if pixels.dtype == np.uint8 else None,
+        flags=cv2.INTER_LINEAR,
+        borderMode=border,
+        borderValue=fill,
+    )
 
 
 def _warp_part(
@@ -58,7 +86,15 @@ def _warp_part(
     y: npt.NDArray[np.float32] = np.arange(part.top, part.bottom, dtype=np.float32)[:, None]
     xs = _coordinates(a, x, y * b + c, how)
     ys = _coordinates(d, x, y * e + f, how)
-    drawn = cv2.remap(pixels, xs, ys, cv2.INTER_LINEAR, borderMode=border, borderValue=fill)
+    drawn = cv2.remap(
+        pixels,
+        xs,
+        ys,
+        cv2.INTER_LINEAR,
+        dst=canvas.take((part.height, width, *pixels.shape[2:])),
+        borderMode=border,
+        borderValue=fill,
+    )
     return drawn if width == part.width else drawn[:, : part.width]
 
 
@@ -69,9 +105,10 @@ def _coordinates(
     how: Rounding,
 ) -> npt.NDArray[np.float32]:
     """Return slope * x + start for each row and column, rounded once (as fma does) or twice."""
+    out = canvas.take_floats((len(start), len(x)))
     if how == "separate":
-        return slope * x + start
-    out: npt.NDArray[np.float32] = np.empty((len(start), len(x)), np.float32)
+        np.add(slope * x, start, out=out)
+        return out
     # the product of two float32 is exact in float64
     product = x.astype(np.float64) * np.float64(slope)
     return np.add(start, product, out=out, dtype=np.float64, casting="same_kind")
@@ -80,26 +117,46 @@ def _coordinates(
 @functools.cache
 def rounding() -> Rounding | None:
     """Return how this OpenCV on this processor rounds coordinates; None if in no known way."""
-    rng = np.random.default_rng(7)
-    noise = rng.integers(0, 256, (150, 230, 3), np.uint8)  # the least difference shows in noise
     for how in ("fused", "separate"):
-        if all(_is_exact(noise, how, number) for number in range(6)):
+        if all(_is_exact(how, number) for number in range(6)):
             return how
     return None
 
 
-def _is_exact(noise: Pixels, how: Any, number: int) -> bool:
-    """Return whether a part of one warp is the same as cut out of the whole."""
+@functools.cache
+def can_begin() -> bool:
+    """Return whether the first rows and columns of a warp are the same if no others are warped."""
+    for number in range(6):
+        matrix, border, fill = trial(number)
+        size, part = (170, 269), Rect(0, 0, 91 + number, 64 + 32 * (number % 3))
+        whole = _warp_whole(noise(), matrix, size, border, fill)
+        found = _warp_whole(noise(), matrix, (part.bottom, part.right), border, fill)
+        if not np.array_equal(found, part.cut(whole)):
+            return False
+    return True
+
+
+@functools.cache
+def noise() -> Pixels:
+    """Return a picture in which the least difference shows."""
+    made: Pixels = np.random.default_rng(7).integers(0, 256, (150, 230, 3), np.uint8)
+    made.flags.writeable = False
+    return made
+
+
+def trial(number: int) -> tuple[Matrix, int, Fill]:
+    """Return a matrix, a border and a fill for trying OpenCV out on `noise`."""
     borders = (cv2.BORDER_CONSTANT, cv2.BORDER_REFLECT_101, cv2.BORDER_REPLICATE)
-    border = borders[number % len(borders)]
     turn = cv2.getRotationMatrix2D((114.5, 74.5), 3.7 * number - 11.3, 0.8 + 0.13 * number)
     matrix: Matrix = np.asarray(turn, np.float64)
     matrix[:, 2] += np.array((number * 1.37, -number * 2.71))
-    fill = (17.0, 130.0, 240.0)
-    height, width = 170, 256
-    whole = cv2.warpAffine(
-        noise, matrix, (width, height), flags=cv2.INTER_LINEAR, borderMode=border, borderValue=fill
-    )
+    return matrix, borders[number % len(borders)], (17.0, 130.0, 240.0)
+
+
+def _is_exact(how: Rounding, number: int) -> bool:
+    """Return whether a part of one warp is the same as cut out of the whole."""
+    matrix, border, fill = trial(number)
+    whole = _warp_whole(noise(), matrix, (170, 256), border, fill)
     part = Rect(11 + number, 13 + 7 * number, 158, 13 + 7 * number + 137 + number)
-    found = _warp_part(noise, matrix, border, fill, part, how)
+    found = _warp_part(noise(), matrix, border, fill, part, how)
     return np.array_equal(found, part.cut(whole))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.blocks import POOL
 from ocrstore.errors import SchemaError
 from ocrstore.maps.border import BorderPainter
-from ocrstore.maps.memory import POOL
 from ocrstore.maps.offsets import NEAR, NOTHING, SLACK, Contour, bring_near, fill, shrink_and_dilate
 from ocrstore.maps.outlines import Outlines, measure
 
@@ -44,7 +44,8 @@ class MapParams:
 class Maps:
     """Four (height, width) arrays, writable and yours.
 
-    Those of `draw_maps` share one block of memory, which is used again when all four are gone.
+    The two maps of `draw_maps` share one block of memory and the two masks another; a block is used
+    again when both on it are gone.
     """
 
     prob_map: npt.NDArray[np.float32]
@@ -91,9 +92,9 @@ def draw_maps(
 
 def _blank(height: int, width: int, params: MapParams) -> Maps:
     pixels = height * width
-    block = POOL.take(10 * pixels)
-    floats = block[: 8 * pixels].view(np.float32).reshape(2, height, width)
-    masks = block[8 * pixels :].reshape(2, height, width)
+    block = POOL.take(8 * pixels)
+    floats = block.view(np.float32).reshape(2, height, width)
+    masks = POOL.take(2 * pixels).reshape(2, height, width)
     maps = Maps(floats[0], masks[0], floats[1], masks[1])
     # each in the way that is fastest for it: `fill` is for bytes; floats are copied from a row
     block[: 4 * pixels].fill(0)

@@ -69,7 +69,7 @@ def _numbers(parts: Parts, *names: str) -> torch.Tensor | None:
 
 def raw_size(view: StoreView, row: int) -> tuple[int, int]:
     """Return (width, height) of a sample's upright picture."""
-    width, height = view.attribute("width", row), view.attribute("height", row)
+    width, height = view.number("width", row), view.number("height", row)
     if width is None or height is None:
         name = "image" if "image" in view.store.columns else next(iter(view.columns), None)
         shape = view.column(name).shapes[row] if name is not None else (0, 0)

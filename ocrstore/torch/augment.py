@@ -6,8 +6,8 @@ its own.
 
 from __future__ import annotations
 
+import itertools
 import os
-import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ import torch
 
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.torch._rows import AnyArray
+from ocrstore.torch.chance import Chance
 from ocrstore.torch.view import Annotation
 
 Transform = Callable[..., Mapping[str, Any]]
@@ -55,24 +56,23 @@ class Augmentation:
         self.transform: Any = _with_keypoints(transform)
         self.writes = True
         """Whether the transform may write on the picture that it is given."""
-        self._parts: list[Any] = []
+        parts: list[Any] = []
         if hasattr(self.transform, "set_random_seed"):
             from ocrstore.fusing import PlannedComposition, can_plan, random_parts
 
-            self._parts = list(random_parts(self.transform))
+            parts = list(random_parts(self.transform))
             carries = "keypoints" in getattr(self.transform, "processors", ())
             if fuse and carries and can_plan(self.transform):
                 planned = PlannedComposition(self.transform)
-                self.transform, self.writes, self._parts = planned, False, list(planned.parts)
+                self.transform, self.writes, parts = planned, False, list(planned.parts)
+        self._chance = Chance(parts)
 
     def __call__(self, image: AnyArray, annotation: Annotation, *, row: int) -> Augmented:
         """Transform one picture."""
         height, width = image.shape[:2]
-        points = np.concatenate(
-            [*annotation.polygons, _CORNERS * np.array((width, height), np.float32)]
-        ).astype(np.float32)
-        seed = int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
-        _seed(self._parts, np.random.SeedSequence((seed, row, _rank())))
+        corners = _CORNERS * np.array((width, height), np.float32)
+        points = np.concatenate([*annotation.polygons, corners], dtype=np.float32)
+        self._chance.draw((_random_number(), row, _rank()))
         result = self.transform(image=image, keypoints=points)
         if "keypoints" not in result:
             raise SchemaError("the transform returned no keypoints: maps could not follow it")
@@ -83,17 +83,19 @@ class Augmentation:
                 " KeypointParams with remove_invisible=False"
             )
         picture = _as_picture(result["image"])
-        ends = np.cumsum([len(polygon) for polygon in annotation.polygons], dtype=np.int64)
-        polygons = np.split(moved[:-4], ends[:-1]) if len(ends) else []
-        kept = [i for i, polygon in enumerate(polygons) if _is_inside(polygon, picture.shape)]
+        lengths = [len(polygon) for polygon in annotation.polygons]
+        ends = list(itertools.accumulate(lengths))
+        inside = _find_inside(moved[:-4], lengths, ends, picture.shape)
+        with np.errstate(over="ignore"):  # of those that are far outside
+            rounded = moved.astype(np.float32)
         return Augmented(
             picture,
             Annotation(
-                [polygons[i].astype(np.float32) for i in kept],
-                [annotation.ignored[i] for i in kept],
-                [annotation.texts[i] for i in kept],
+                [rounded[ends[i] - lengths[i] : ends[i]] for i in inside],
+                [annotation.ignored[i] for i in inside],
+                [annotation.texts[i] for i in inside],
             ),
-            _projection(moved[-4:], points[-4:].astype(np.float64)),
+            _projection(moved[-4:], corners.astype(np.float64)),
         )
 
 
@@ -124,11 +126,21 @@ def _as_picture(image: Any) -> AnyArray:
     return array
 
 
-def _is_inside(polygon: npt.NDArray[np.float64], shape: Sequence[int]) -> bool:
-    if not (np.abs(polygon) < _FAR).all():
-        return False
-    low, high = polygon.min(axis=0), polygon.max(axis=0)
-    return bool((high >= 0).all() and low[0] <= shape[1] and low[1] <= shape[0])
+def _find_inside(
+    points: npt.NDArray[np.float64], lengths: list[int], ends: list[int], shape: Sequence[int]
+) -> list[int]:
+    """Return which polygons, of so many points each, may be seen in a picture."""
+    if not lengths:
+        return []
+    if 0 in lengths:
+        raise SchemaError("a polygon has no points")
+    starts = [0, *ends[:-1]]
+    # all at once: there are many, and of four points each
+    near = np.logical_and.reduceat((np.abs(points) < _FAR).all(axis=1), starts)
+    low, high = np.minimum.reduceat(points, starts), np.maximum.reduceat(points, starts)
+    seen = (high >= 0) & (low <= (shape[1], shape[0]))
+    inside: list[int] = np.flatnonzero(near & seen.all(axis=1)).tolist()
+    return inside
 
 
 def _projection(
@@ -136,7 +148,7 @@ def _projection(
 ) -> npt.NDArray[np.float64]:
     """Return the 3x3 matrix that sends four points to four others."""
     rows = []
-    for (x, y), (u, v) in zip(source, target, strict=True):
+    for (x, y), (u, v) in zip(source.tolist(), target.tolist(), strict=True):
         rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
     try:
         solved = np.linalg.solve(np.array(rows), target.reshape(-1))
@@ -145,23 +157,15 @@ def _projection(
     return np.append(solved, 1.0).reshape(3, 3)
 
 
+def _random_number() -> int:
+    return int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
+
+
 def _rank() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank()
     rank = os.environ.get("RANK", "0")
     return int(rank) if rank.isdigit() else 0
-
-
-def _seed(parts: Sequence[Any], sequence: np.random.SeedSequence) -> None:
-    """Give every transform of a composition random numbers of its own.
-
-    `Compose.set_random_seed` would give all of them the same ones: a flip and a rotation of equal
-    probability would then always happen together.
-    """
-    seeds = sequence.generate_state(2 * len(parts), np.uint32).reshape(-1, 2)
-    for part, (first, second) in zip(parts, seeds.tolist(), strict=True):
-        part.random_generator = np.random.Generator(np.random.SFC64(first))
-        part.py_random = random.Random(second)
 
 
 def explain(exc: Exception, where: str) -> OCRStoreError:

@@ -53,7 +53,9 @@ class TrainingView:
                     polygons_in_view(view, row), annotation.ignored, annotation.texts
                 )
             made = self._augment(self._picture(row), annotation, row=number)
-            computed = Computed(image=keep(made.image))
+            # what was planned is drawn into memory of its own, that is used again
+            planned = not self._augment.writes
+            computed = Computed(image=made.image if planned else keep(made.image))
             computed.update(self._draw(made.image.shape, made.annotation))
         except Exception as exc:  # a transform may raise anything; OpenCV has errors of its own
             raise self._explained(exc, row) from exc
@@ -63,7 +65,7 @@ class TrainingView:
         computed["texts"] = made.annotation.texts
         computed["image_filename"] = view.key(row)
         computed["raw_size"] = raw_size(view, row)
-        computed["orientation"] = int(view.attribute("orientation", row) or 1)
+        computed["orientation"] = int(view.number("orientation", row) or 1)
         computed["row"] = number
         return computed
 
@@ -104,9 +106,8 @@ class TrainingView:
             params=self._map_params(),
         )
         drawn = {name: getattr(maps, name) for name in self._maps}
-        # copied, because the four share one block that would live as long as any of them
         return {
-            name: keep_half(array) if array.dtype == np.float32 else keep(array)
+            name: keep_half(array) if array.dtype == np.float32 else array
             for name, array in drawn.items()
         }
 

@@ -79,6 +79,7 @@ class StoreView:
         self._lock = threading.Lock()
         self._numbers: dict[str, IntArray | None] = {}
         self._lookout = residency.Lookout()
+        self._lists: dict[str, tuple[AnyArray, Any] | None] = {}
         self.memory = {
             name: ColumnMemory(
                 self.open_file, self._data, _layout(store[column]), strategy=ref.strategy
@@ -220,14 +221,17 @@ class StoreView:
 
     def attribute(self, name: str, row: int) -> Any:
         """Return one recorded value of a sample, None where the store does not record it."""
-        index = self.store.index
-        return index[name][row].as_py() if name in index.column_names else None
+        return self.store.index[name][row].as_py() if name in self._recorded else None
+
+    def number(self, name: str, row: int) -> Any:
+        """Return one recorded whole number of a sample, as `attribute` does; in less time."""
+        numbers = self.numbers(name)
+        return self.attribute(name, row) if numbers is None else int(numbers[row])
 
     def numbers(self, name: str) -> IntArray | None:
         """Return a recorded whole number of every sample; None if it is not recorded of all."""
         if name not in self._numbers:
-            index = self.store.index
-            column = index[name] if name in index.column_names else None
+            column = self.store.index[name] if name in self._recorded else None
             known = column is not None and len(column) and not column.null_count
             self._numbers[name] = np.asarray(column).astype(np.int64) if known else None
         return self._numbers[name]
@@ -235,7 +239,7 @@ class StoreView:
     def annotation(self, row: int) -> Annotation:
         """Return a sample's polygons in the upright picture."""
         polygons: list[npt.NDArray[np.float32]] = []
-        if "polygons" in self.store.index.column_names:
+        if "polygons" in self._recorded:
             lists, ends, points = self._polygons
             first, last = int(lists[row]), int(lists[row + 1])
             edges = ends[first : last + 1].tolist()
@@ -244,9 +248,28 @@ class StoreView:
                 for start, end in itertools.pairwise(edges)
             ]
         count = len(polygons)
-        ignored = self.attribute("ignored", row) or [False] * count
-        texts = self.attribute("texts", row) or [None] * count
-        return Annotation(polygons, [bool(flag) for flag in ignored], list(texts))
+        ignored = self._listed("ignored", row) or [False] * count
+        texts = self._listed("texts", row) or [None] * count
+        return Annotation(polygons, [bool(flag) for flag in ignored], texts)
+
+    def _listed(self, name: str, row: int) -> list[Any]:
+        """Return a recorded list of a sample; an empty one where the store does not record it."""
+        if name not in self._lists:
+            # looked up in Arrow's own lists, each takes several times as long
+            column = self.store.index[name].combine_chunks() if name in self._recorded else None
+            found = None if column is None else (np.asarray(column.offsets), column.values)
+            self._lists[name] = found
+        found = self._lists[name]
+        if found is None:
+            return []
+        first, last = found[0][row : row + 2].tolist()
+        listed: list[Any] = found[1].slice(first, last - first).to_pylist()
+        return listed
+
+    @cached_property
+    def _recorded(self) -> frozenset[str]:
+        """Return the names of all that is recorded of samples; Arrow makes a list of them anew."""
+        return frozenset(self.store.index.column_names)
 
     @cached_property
     def _polygons(self) -> tuple[AnyArray, AnyArray, AnyArray]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 A = pytest.importorskip("albumentations")
 
-from ocrstore.fusing import PlannedComposition, can_plan, composition, random_parts, steps  # noqa: E402  # after importorskip
+from ocrstore.fusing import PlannedComposition, can_plan, composition, random_parts  # noqa: E402  # after importorskip
 from ocrstore.fusing import warp as warping  # noqa: E402  # after importorskip
 
 
@@ -248,7 +248,6 @@ def test_only_what_is_seen_is_computed(monkeypatch):
 
 def test_where_opencv_rounds_in_another_way_the_whole_is_warped(monkeypatch):
     """No known rounding: still the same pixels."""
-    monkeypatch.setattr(steps, "rounding", lambda: None)
     monkeypatch.setattr(warping, "rounding", lambda: None)
     for seed in range(4):
         assert_same(PIPELINES["rotated, then cropped"], draw_picture(288, 512, seed), seed)

@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("albumentations")
 
+from ocrstore.fusing import channels  # after importorskip
+from ocrstore.fusing import warp as warping
 from ocrstore.fusing.colour import jitter  # after importorskip
 from ocrstore.fusing.picture import PlannedPicture  # after importorskip
 from ocrstore.fusing.rect import Rect  # after importorskip
+from ocrstore.fusing.rules import _is_identity  # after importorskip
 from ocrstore.fusing.steps import Crop, Region, Turn, Warp  # after importorskip
 from ocrstore.fusing.warp import rounding, warp  # after importorskip
 
@@ -45,7 +48,7 @@ def test_a_part_of_a_warp(data):
         source, matrix, size[::-1], flags=cv2.INTER_LINEAR, borderMode=border, borderValue=fill
     )
     found = warp(source, matrix, size, border, fill, part)
-    assert found is None or np.array_equal(found, part.cut(whole))
+    assert np.array_equal(found, part.cut(whole))
     step = Warp(source.shape[:2], matrix, size, border, fill)
     needed = step.needs(part)
     # nothing but what it needs is given
@@ -56,8 +59,65 @@ def test_a_part_of_a_warp(data):
 
 
 def test_this_opencv_is_known():
-    """Of the versions that the project is tested with, the rounding is known."""
+    """Of the versions that the project is tested with, everything is known."""
     assert rounding() in ("fused", "separate")
+    assert warping.can_begin() and channels._is_exact()
+
+
+@pytest.mark.parametrize("part", [Rect(20, 30, 140, 190), Rect(100, 300, 140, 352)])
+@pytest.mark.parametrize("lacks", ["four channels", "beginnings", "rounding", "all of them"])
+def test_an_opencv_that_lacks_something(monkeypatch, lacks, part):
+    """Whatever does not give equal bits is left out, and the rest still gives the same pixels."""
+    if lacks in ("four channels", "all of them"):
+        monkeypatch.setattr(channels, "_is_exact", lambda: False)
+    if lacks in ("beginnings", "all of them"):
+        monkeypatch.setattr(warping, "can_begin", lambda: False)
+    if lacks in ("rounding", "all of them"):
+        monkeypatch.setattr(warping, "rounding", lambda: None)
+    source = noise(180, 370)
+    matrix = cv2.getRotationMatrix2D((170, 90), 8.5, 1.1)
+    whole = cv2.warpAffine(source, matrix, (370, 180), flags=cv2.INTER_LINEAR)
+    drawn = Warp((180, 370), matrix, (180, 370), 0, 0).draw(
+        Region(source, Rect.whole((180, 370)), (180, 370)), part
+    )
+    assert np.array_equal(drawn.part(part), part.cut(whole))
+
+
+def test_what_is_drawn_stays():
+    """Memory is used again, but not while somebody holds a picture in it."""
+    source = noise(300, 400)
+    matrix = cv2.getRotationMatrix2D((200, 150), 5, 1)
+
+    def draw():
+        picture = PlannedPicture(source)
+        picture.plan(Turn((300, 400), flips_columns=True))
+        picture.plan(Warp((300, 400), matrix, (300, 400), 0, 0))
+        return picture.draw()
+
+    first = draw()
+    kept = first.copy()
+    second = draw()
+    assert not np.may_share_memory(first, second)
+    second[:] = 0
+    draw()[:] = 1
+    assert np.array_equal(first, kept)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.sampled_from([0.0, 1e-8, -1e-8, 1.0001e-8, 1e-5, 1.001e-5, 1.1e-5, np.nan, np.inf])
+    | st.floats(-2e-5, 2e-5),
+)
+def test_what_moves_nothing(i, j, change):
+    """Albumentations' own tolerances decide what is no warp at all."""
+    from albumentations.augmentations.geometric.functional import is_identity_matrix
+
+    matrix = np.eye(3)
+    matrix[i, j] += change
+    assert _is_identity(matrix) == is_identity_matrix(matrix)
+    assert _is_identity(matrix.astype(np.float32)) == is_identity_matrix(matrix.astype(np.float32))
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,4 +166,6 @@ def test_the_colour_jitter(factors, hue, order, width):
     params |= {"hue": hue, "order": order}
     source = noise(13, width)
     expected = albumentations.ColorJitter(p=1).apply(source.copy(), **params)
-    assert np.array_equal(jitter(source, params), expected)
+    found = jitter(source, params)
+    assert np.array_equal(found, expected)
+    assert np.array_equal(source, noise(13, width)) and not np.may_share_memory(found, source)

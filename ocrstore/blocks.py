@@ -1,4 +1,4 @@
-"""Memory for maps that is used again when nobody holds it any more; hides how that is noticed.
+"""Owns memory that is used again when nobody holds it any more; hides how that is noticed.
 
 Fresh memory is expensive: the system clears it page by page as it is touched, which for the maps of
 one picture takes longer than drawing them. Whether `malloc` gives memory back in between depends
@@ -34,7 +34,7 @@ class BlockPool:
     @property
     def free_nbytes(self) -> int:
         """What is kept and not in use."""
-        return sum(nbytes * len(blocks) for nbytes, blocks in list(self._free.items()))
+        return sum([nbytes * len(blocks) for nbytes, blocks in list(self._free.items())])
 
     def take(self, nbytes: int) -> Block:
         """Return an array of so many bytes, with anything in them."""
@@ -60,4 +60,4 @@ class BlockPool:
 
 
 POOL = BlockPool()
-"""The one of this process. After a fork, parent and child each have their own copy."""
+"""The one for maps of this process. After a fork, parent and child each have their own copy."""
