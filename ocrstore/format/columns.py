@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ CODECS = ("raw", "zstd", "lz4", "jpeg")
 Shape = tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A row that is already in its column's codec: the bytes, and the shape they decode to."""
 
     data: bytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ocrstore.errors import (
@@ -29,15 +28,19 @@ from ocrstore.format.pages import META_NBYTES, PageReader, Value
 _ATTEMPTS = 64
 
 
-@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What was opened; it stays true whatever is appended to the file or renamed over it."""
 
-    mapping: Mapping
-    manifest: Manifest
-    index: Index
-    generations: tuple[int, ...]
-    """All generations the file held when this was read, oldest first."""
+    __slots__ = ("generations", "index", "manifest", "mapping")
+
+    def __init__(
+        self, mapping: Mapping, manifest: Manifest, index: Index, generations: tuple[int, ...]
+    ) -> None:
+        self.mapping = mapping
+        self.manifest = manifest
+        self.index = index
+        self.generations = generations
+        """All generations the file held when this was read, oldest first."""
 
     @property
     def newest(self) -> int:

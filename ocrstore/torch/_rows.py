@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -33,41 +32,35 @@ class FileHandle:
             os.close(self.fd)
 
 
-@dataclass(frozen=True, slots=True)
 class RowLayout:
     """Where the equal-shaped rows of one raw column lie in the file."""
 
-    offsets: IntArray
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    nbytes: int = field(init=False)
-    """Bytes of one row."""
-    pitch: int = field(init=False)
-    """Distance of adjoining rows: whole pages."""
-    strides: tuple[int, ...] = field(init=False)
-    """Of rows that lie a pitch apart."""
-    breaks: IntArray = field(init=False)
-    """Rows that the next one does not adjoin."""
-    mappable: bool = field(init=False)
-    """Whether each row has pages of its own, so that it can be leased and put together by page."""
+    __slots__ = ("breaks", "dtype", "mappable", "nbytes", "offsets", "pitch", "shape", "strides")
 
-    def __post_init__(self) -> None:
-        nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-        pitch = round_up(nbytes)
-        aligned = bool(len(self.offsets)) and not bool((self.offsets % PAGE).any())
-        # rows that share a page, or repeat, are never handed out by reference
-        apart = aligned and bool((np.diff(np.sort(self.offsets)) >= pitch).all())
-        object.__setattr__(self, "nbytes", nbytes)
-        object.__setattr__(self, "pitch", pitch)
-        gaps = self.offsets[1:] - self.offsets[:-1] != pitch
-        object.__setattr__(self, "breaks", gaps.nonzero()[0])
+    def __init__(self, offsets: IntArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.offsets = offsets
+        self.shape = shape
+        self.dtype = dtype
+        self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        """Bytes of one row."""
+        self.pitch = round_up(self.nbytes)
+        """Distance of adjoining rows: whole pages."""
+        self.breaks: IntArray = (offsets[1:] - offsets[:-1] != self.pitch).nonzero()[0]
+        """Rows that the next one does not adjoin."""
         inner: list[int] = []
-        step = self.dtype.itemsize
-        for length in reversed(self.shape):
+        step = dtype.itemsize
+        for length in reversed(shape):
             inner.insert(0, step)
             step *= length
-        object.__setattr__(self, "strides", (pitch, *inner))
-        object.__setattr__(self, "mappable", nbytes >= PAGE and aligned and apart)
+        self.strides = (self.pitch, *inner)
+        """Of rows that lie a pitch apart."""
+        aligned = bool(len(offsets)) and not bool((offsets % PAGE).any())
+        # rows that share a page, or repeat, are never handed out by reference
+        apart = aligned and bool((np.diff(np.sort(offsets)) >= self.pitch).all())
+        self.mappable = self.nbytes >= PAGE and aligned and apart
+        """Whether each row has pages of its own, so that it can be leased and put together by
+        page.
+        """
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -11,7 +11,6 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,8 +50,7 @@ class ViewRef(NamedTuple):
         return ViewRef, (*given, self.columns, self.strategy)
 
 
-@dataclass(frozen=True, slots=True)
-class Annotation:
+class Annotation(NamedTuple):
     """What is known of one picture's text."""
 
     polygons: list[npt.NDArray[np.float32]]
