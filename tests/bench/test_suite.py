@@ -85,6 +85,9 @@ def test_a_run_is_resumed_where_it_stopped(tmp_path):
     assert again.results[done.name].figures == {"rate": 5.0}
     again.add(Result(failed, "ok", {"cold_epoch_s": 1.0}))
     assert all(json.loads(line) for line in path.read_text().splitlines())
+    more = Journal(path)
+    more.begin({**asdict(TINY), "rounds": 9}, resume=True)
+    assert more.has(done)
     with pytest.raises(SystemExit, match="other settings"):
         Journal(path).begin(asdict(plan.QUICK), resume=True)
     fresh = Journal(path)

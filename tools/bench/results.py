@@ -77,11 +77,14 @@ class Journal:
         self.results: dict[tuple[Any, ...], Result] = {}
 
     def begin(self, settings: Mapping[str, Any], *, resume: bool) -> None:
-        """Start anew, or go on where the journal ends; other settings cannot be gone on with."""
+        """Start anew, or go on where the journal ends; other settings cannot be gone on with.
+
+        Fewer or more rounds can.
+        """
         described = json.loads(json.dumps(settings))
         if resume and self.path.exists():
             lines = self.path.read_text("utf-8").splitlines()
-            if json.loads(lines[0]) != described:
+            if {**json.loads(lines[0]), "rounds": None} != {**described, "rounds": None}:
                 raise SystemExit(
                     f"{self.path} has results of other settings: {lines[0]}; "
                     "go on with those, or start anew without --resume"
