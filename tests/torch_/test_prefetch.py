@@ -116,11 +116,12 @@ def test_ctrl_c_while_waiting_ends_the_thread():
     prefetcher = Prefetcher(source())
 
     def interrupt():
-        os.kill(os.getpid(), signal.SIGINT)
-        go_on.set()  # closing waits for the batch that is being made
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        # closing waits for the batch that is being made; it must not come before the interrupt
+        threading.Timer(0.5, go_on.set).start()
 
-    threading.Timer(0.2, interrupt).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.5, interrupt).start()
         next(prefetcher)
     assert not threads()
 
