@@ -188,6 +188,7 @@ def run_network(args) -> dict:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")  # Lightning's advice on workers
     torch.set_num_threads(args.threads)
+    torch.manual_seed(0)  # how many boxes it finds, and so its time, depends on the weights
     epochs: list[dict] = []
     profiler = SimpleProfiler()
     trainer = L.Trainer(

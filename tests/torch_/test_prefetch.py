@@ -1,7 +1,6 @@
 """Reading ahead: same batches, bounded, stopped cleanly, and no epoch lost or drawn twice."""
 
 import gc
-import os
 import signal
 import subprocess
 import sys
