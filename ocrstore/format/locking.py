@@ -23,6 +23,7 @@ class FileLock:
 
     def __init__(self, path: Path, *, create: bool, store: Path) -> None:
         self.path = path
+        self._pid = os.getpid()
         flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
         while True:
             try:
@@ -55,6 +56,9 @@ class FileLock:
     def release(self) -> None:
         """Give the lock back; calling it again, or in a forked child, does nothing."""
         if self._descriptor >= 0:
+            if self._pid == os.getpid():
+                # closing is not enough while a child that was just forked has it open, too
+                _unlock(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -78,3 +82,8 @@ def _lock(descriptor: int) -> None:
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unlock(descriptor: int) -> None:
+    if sys.platform != "win32":  # where descriptors are not inherited by a fork
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
