@@ -6,15 +6,16 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 SUITE ?=
 
-.PHONY: help setup demo check format test coverage bench clean
+.PHONY: help setup bench-setup demo check format test coverage bench bench-quick clean
 
 help:
-	@echo "make demo      draw pictures, build a store, inspect, verify and read it, train"
-	@echo "make check     ruff, formatting, mypy --strict"
-	@echo "make test      the whole test suite"
-	@echo "make coverage  the test suite with branch coverage of ocrstore/format"
-	@echo "make bench     the benchmarks under tools/, then docs/benchmarks.md (SUITE=--quick: 5 minutes)"
-	@echo "make clean     remove the virtual environment and caches"
+	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train"
+	@echo "make check       ruff, formatting, mypy --strict"
+	@echo "make test        the whole test suite"
+	@echo "make coverage    the test suite with branch coverage of ocrstore/format"
+	@echo "make bench       all benchmarks under tools/ (hours), with docs/benchmarks.md and its plots"
+	@echo "make bench-quick the comparison with others, in five minutes, into .bench/quick"
+	@echo "make clean       remove the virtual environment and caches"
 
 setup: $(STAMP)
 
@@ -42,16 +43,23 @@ coverage: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
 
 # each prints its table and goes on even where a target is missed; quiet machines give better figures.
-# The suite against the peers comes last and writes docs/benchmarks.*: SUITE=--quick, SUITE=--resume
-bench: setup
+# The comparison with others comes last; SUITE=--resume goes on with it where it was stopped
+bench: bench-setup
 	-$(BIN)/python tools/bench_format.py
 	-$(BIN)/python tools/bench_decode.py
 	-$(BIN)/python tools/bench_maps.py
 	-$(BIN)/python tools/bench_build.py
 	-$(BIN)/python tools/bench_loader.py
 	-$(BIN)/python tools/bench_memory.py
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	-$(BIN)/python tools/bench_epoch.py --plot docs/images/epochs.png
+	-$(BIN)/python tools/bench/scale.py
 	$(BIN)/python -m tools.bench $(SUITE)
+
+bench-quick: bench-setup
+	$(BIN)/python -m tools.bench --quick
+
+bench-setup: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench build dist

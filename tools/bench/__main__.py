@@ -49,9 +49,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench", help="work folder (.bench)")
     parser.add_argument(
-        "--docs", type=Path, default=ROOT / "docs", help="where CSV, page and images go (docs)"
+        "--docs", type=Path, help="where CSV, page and images go (docs; --quick: .bench/quick)"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.docs is None:
+        # a look at everything takes nobody's place
+        options.docs = options.folder / "quick" if options.quick else ROOT / "docs"
+    return options
 
 
 def choose(names: list[str] | None) -> list[Peer]:

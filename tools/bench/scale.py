@@ -192,10 +192,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4, 8])
     parser.add_argument("--only", nargs="+", help="samples, bytes, workers, size, limit")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "scale")
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs")
+    parser.add_argument("--docs", type=Path, help="docs; --quick: the folder of its stores")
     parser.add_argument("--keep", action="store_true", help="keep the stores for another run")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
+    # a look at everything takes nobody's place
+    options.docs = options.docs or (options.folder if options.quick else ROOT / "docs")
     options.cap_gb = options.cap_gb or (1.0 if options.quick else 8.0)
     options.cap_gb = room_for(options.folder, options.cap_gb * GB) / GB
     options.rounds = options.rounds or (1 if options.quick else 3)

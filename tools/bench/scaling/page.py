@@ -11,6 +11,7 @@ from scaling.figure import draw
 from scaling.fits import Figure, Line, Results
 
 MB = 1e6
+GB = 1e9
 COLUMNS = (
     *("series", "store", "x", "samples", "workers", "order", "window", "limit", "kind", "round"),
     *("open_ms", "open_cpu_ms", "first_batch_ms", "rate", "cpu_ms", "own_nbytes", "added_nbytes"),
@@ -23,17 +24,18 @@ BUSY = 1.5
 def machine() -> str:
     """Name this machine."""
     model = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-        memory = Path("/proc/meminfo").read_text().split()[1]
-    except OSError:
-        memory = "0"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
     cores = len(os.sched_getaffinity(0))
     system = f"Linux {platform.release().split('-')[0]}"
-    return f"{cores} cores of {model}, {int(memory) / 1e6:.0f} GB, {system}"
+    return f"{cores} cores of {model}, {memory_gb():.0f} GB, {system}"
+
+
+def memory_gb() -> float:
+    """Return how much memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB
 
 
 def write_page(kept: dict, docs: Path, folder: Path) -> None:
@@ -163,7 +165,13 @@ def tables(results: Results) -> list[tuple[str, list[str]]]:
     }
     for name, (title, head, form) in headed.items():
         if results.series(name):
-            made.append((title, _table(results, name, head, form)))
+            table = _table(results, name, head, form)
+            if name == "bytes" and max(results.points(name, "rate")) > 0.85 * memory_gb():
+                table += [
+                    "",
+                    f"What is larger than this machine's memory ({memory_gb():.0f} GB) comes from the disk.",
+                ]
+            made.append((title, table))
     if results.series("workers"):
         made.append(("Workers (640 x 640 pixels, shuffled)", _workers(results)))
     if results.series("limit"):
