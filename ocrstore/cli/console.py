@@ -25,6 +25,9 @@ from rich.progress import (
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """The argument type of a store that must be there."""
 
+COUNT = click.IntRange(1)
+"""The type of an option that counts something, at least one."""
+
 
 def console() -> Console:
     """Return the console for results."""

@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import STORE, console, print_json, progress_bar
+from ocrstore.cli.console import COUNT, STORE, console, print_json, progress_bar
 from ocrstore.cli.torch_needed import explain_missing
 
 _SHOWN = 10
@@ -19,14 +19,18 @@ _SHOWN = 10
 @click.argument("store", type=STORE)
 @click.option("--checkpoint", type=STORE, help="What `ocrstore train` left: best.ckpt.")
 @click.option("--oracle", is_flag=True, help="The store's own maps instead of a network.")
-@click.option("--view", help="The view to use, if not the first.")
+@click.option("--view", help="The view to use, if not the default one.")
 @click.option("--table", type=click.Path(dir_okay=False, path_type=Path), help="CSV per picture.")
 @click.option("--any-recipe", is_flag=True, help="Measure although the recipes differ.")
-@click.option("--min-score", type=float, help="Keep boxes from this score on.")
+@click.option(
+    "--min-score", type=click.FloatRange(0, 1), help="Keep boxes from this score on (0.6)."
+)
 @click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
-@click.option("--batch-size", default=8, show_default=True)
-@click.option("--workers", default=0, show_default=True)
-@click.option("--device", default="cpu", show_default=True)
+@click.option("--batch-size", type=COUNT, default=8, show_default=True)
+@click.option(
+    "--workers", type=click.IntRange(0), default=0, show_default=True, help="Loader processes."
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
 def eval_command(
     store: Path,
@@ -47,21 +51,31 @@ def eval_command(
     \b
     Examples:
       ocrstore eval val.ocrs --checkpoint runs/a/best.ckpt --table pictures.csv
-      ocrstore eval val.ocrs --oracle      the most that the view can give
+      ocrstore eval val.ocrs --oracle      the most that the view can give; needs no network
     """
     if oracle == (checkpoint is not None):
         raise click.UsageError("give --checkpoint or --oracle, one of them")
     with explain_missing("eval"):
+        from ocrstore.torch.dbnet.cleval import CLEval
         from ocrstore.torch.dbnet.evaluation import evaluate, summarise
         from ocrstore.torch.dbnet.metric import write_table
         from ocrstore.torch.dbnet.oracle import oracle as measure_oracle
-        from ocrstore.torch.dbnet.postprocess import PostParams
+        from ocrstore.torch.dbnet.postprocess import params_for
+        from ocrstore.torch.dbnet.provenance import provenance_of
+    if table is not None:
+        write_table(table, [])  # a place that cannot be written to shows before the measuring
     changes: dict[str, Any] = {} if min_score is None else {"min_score": min_score}
     if checkpoint is None:
         from ocrstore.store import open_store
 
-        params = PostParams(polygons=polygons, **changes)
-        result = summarise(measure_oracle(open_store(store), view=view, params=params))
+        opened, cleval = open_store(store), CLEval()
+        recipe = provenance_of(opened, view=view).as_recipe
+        params = params_for(recipe, polygons=polygons, **changes)
+        with progress_bar("measuring", quiet=as_json) as advance:
+            hmean = measure_oracle(
+                opened, view=view, params=params, cleval=cleval, progress=advance
+            )
+        result = summarise(hmean, cleval)
     else:
         from ocrstore.torch.dbnet.detector import Detector
 
@@ -91,7 +105,7 @@ def eval_command(
     out.print(shown)
     worst = sorted(result.rows, key=lambda row: (row[1].hmean, row[0]))[:_SHOWN]
     for name, score in worst:
-        if score.hmean < 1:
+        if score.hmean < 1 and (score.truths or score.detections):
             out.print(
                 f"[dim]· {escape(name)}: {score.matched} of {score.truths} found, "
                 f"{score.detections} detections[/]"

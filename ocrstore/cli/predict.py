@@ -7,19 +7,26 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console, progress_bar
+from ocrstore.cli.console import COUNT, STORE, console, progress_bar
 from ocrstore.cli.torch_needed import explain_missing
 
 
 @click.command("predict")
-@click.argument("images", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("images", type=click.Path(exists=True, path_type=Path))
 @click.option("--checkpoint", type=STORE, required=True, help="What `ocrstore train` left.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder for the results.",
+)
 @click.option("--draw", is_flag=True, help="Also write the pictures with their boxes.")
 @click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
-@click.option("--min-score", type=float, help="Keep boxes from this score on.")
-@click.option("--batch-size", default=8, show_default=True)
-@click.option("--device", default="cpu", show_default=True)
+@click.option(
+    "--min-score", type=click.FloatRange(0, 1), help="Keep boxes from this score on (0.6)."
+)
+@click.option("--batch-size", type=COUNT, default=8, show_default=True)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def predict_command(
     images: Path,
@@ -32,23 +39,24 @@ def predict_command(
     device: str,
     quiet: bool,
 ) -> int:
-    """Find text in a folder of pictures: ICDAR text files, boxes.json, pictures.
+    """Find text in a folder of pictures, or in one: res_*.txt (ICDAR), boxes.json, res_*.jpg.
 
     The pictures go through the recipe that the checkpoint was trained with.
 
     \b
     Examples:
       ocrstore predict images/ --checkpoint runs/a/best.ckpt --out boxes/ --draw
+      ocrstore predict scan.jpg --checkpoint runs/a/best.ckpt --out boxes/
 
     Exit code 1 if a picture could not be read.
     """
     with explain_missing("predict"):
         from ocrstore.torch.dbnet.detector import Detector
-        from ocrstore.torch.dbnet.prediction import predict_folder
+        from ocrstore.torch.dbnet.prediction import predict_pictures
     changes = {} if min_score is None else {"min_score": min_score}
     detector = Detector.load(checkpoint, device=device, polygons=polygons, **changes)
     with progress_bar("finding text", quiet=quiet) as advance:
-        done = predict_folder(
+        done = predict_pictures(
             images, detector, out=out, draw=draw, batch_size=batch_size, progress=advance
         )
     shown = console()

@@ -10,26 +10,52 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console
+from ocrstore.cli.console import COUNT, STORE, console, fail
 from ocrstore.cli.torch_needed import explain_missing
 
 
 @click.command("train")
 @click.argument("store", type=STORE)
 @click.option("--val", type=STORE, help="Measured on; the training pictures if not given.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True)
-@click.option("--view", help="The view to use, if not the first.")
-@click.option("--epochs", default=50, show_default=True)
-@click.option("--batch-size", default=16, show_default=True)
-@click.option("--workers", default=2, show_default=True, help="Loader processes.")
-@click.option("--backbone", default="resnet18", show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder for checkpoints, logs and pictures.",
+)
+@click.option("--view", help="The view to use, if not the default one.")
+@click.option("--epochs", type=COUNT, default=50, show_default=True)
+@click.option("--batch-size", type=COUNT, default=16, show_default=True, help="For each device.")
+@click.option(
+    "--workers", type=click.IntRange(0), default=2, show_default=True, help="Loader processes."
+)
+@click.option(
+    "--backbone",
+    type=click.Choice(["resnet10", "resnet18", "resnet34", "resnet50"]),
+    default="resnet18",
+    show_default=True,
+)
 @click.option("--width", default=64, show_default=True, help="Channels of the first stage.")
 @click.option("--inner", default=256, show_default=True, help="Channels of the neck.")
 @click.option("--weights", type=STORE, help="ImageNet state dict (torchvision's names).")
-@click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw")
-@click.option("--lr", default=1e-3, show_default=True)
-@click.option("--weight-decay", default=1e-4, show_default=True)
-@click.option("--clip", default=5.0, show_default=True, help="Norm gradients are clipped to.")
+@click.option(
+    "--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True
+)
+@click.option(
+    "--lr",
+    type=click.FloatRange(0, min_open=True),
+    default=1e-3,
+    show_default=True,
+    help="Learning rate at its highest; it falls to 0 over all epochs.",
+)
+@click.option("--weight-decay", type=click.FloatRange(0), default=1e-4, show_default=True)
+@click.option(
+    "--clip",
+    type=click.FloatRange(0),
+    default=5.0,
+    show_default=True,
+    help="Norm gradients are clipped to.",
+)
 @click.option(
     "--precision",
     type=click.Choice(["auto", "mixed", "32", "16-mixed", "bf16-mixed"]),
@@ -38,16 +64,21 @@ from ocrstore.cli.torch_needed import explain_missing
     help="mixed: 16-mixed on a GPU, bf16-mixed on a CPU; auto: 32 on a CPU without bf16.",
 )
 @click.option("--augment", is_flag=True, help="Flip, rotate, scale, crop, colour.")
-@click.option("--patience", type=int, help="Stop after so many validations without a better one.")
-@click.option("--check-every", default=1, show_default=True, help="Epochs between validations.")
-@click.option("--pictures-every", default=5, show_default=True, help="Epochs between pictures.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--patience", type=COUNT, help="Stop after so many validations without a better one.")
+@click.option(
+    "--check-every", type=COUNT, default=1, show_default=True, help="Epochs between validations."
+)
+@click.option(
+    "--pictures-every", type=COUNT, default=5, show_default=True, help="Epochs between pictures."
+)
+@click.option("--seed", default=0, show_default=True, help="Of weights, order and augmentation.")
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the network.")
 @click.option("--resume", type=STORE, help="Go on from a checkpoint (last.ckpt).")
-@click.option("--accelerator", default="auto", show_default=True)
+@click.option("--force", is_flag=True, help="Give up the checkpoints of an earlier training.")
+@click.option("--accelerator", default="auto", show_default=True, help="auto, cpu, gpu, mps.")
 @click.option("--devices", default="auto", show_default=True, help="GPUs or processes per node.")
-@click.option("--nodes", default=1, show_default=True)
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
+@click.option("--quiet", is_flag=True, help="No progress bar, no table of the network.")
 def train_command(store: Path, **options: Any) -> int:
     """Train DBNet from a store; leaves best.ckpt, last.ckpt, logs and pictures in a folder.
 
@@ -66,20 +97,32 @@ def train_command(store: Path, **options: Any) -> int:
     warnings.filterwarnings(
         "ignore", message="Checkpoint directory .* exists"
     )  # the logs are in it
+    # the figures that it means are counted over all ranks already
+    warnings.filterwarnings("ignore", message=".*sync_dist=True")
     devices = options.pop("devices")
     model = ModelConfig(
         backbone=options.pop("backbone"), width=options.pop("width"), inner=options.pop("inner")
     )
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
-    quiet = options.pop("quiet")
+    quiet, force = options.pop("quiet"), options.pop("force")
     params = TrainParams(devices=int(devices) if devices.isdigit() else devices, **options)
     if not has_tensorboard():
         console().print(
             "· TensorBoard is not installed: curves are logged to csv/ only"
             " (pip install tensorboard)"
         )
-    done = fit(store, model=model, params=params, quiet=quiet, **places)
-    console().print(
-        f"[green]✓[/] {done.epochs} epochs, best H-mean {done.hmean:.4f}: {escape(str(done.best))}"
-    )
+    try:
+        done = fit(store, model=model, params=params, quiet=quiet, force=force, **places)
+    except KeyboardInterrupt:
+        last = places["out"] / "last.ckpt"
+        if last.exists():
+            fail(f"interrupted; the last whole epoch is kept, go on with: --resume {last}")
+        else:
+            fail("interrupted before the first epoch was over; there is nothing to go on with.")
+        return 130
+    if done.is_first:
+        epochs = f"{done.epochs} epoch{'s' * (done.epochs != 1)}"
+        console().print(
+            f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {escape(str(done.best))}"
+        )
     return 0

@@ -26,7 +26,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError as exc:
         raise SchemaError(f"no checkpoint at {path}") from exc
     except Exception as exc:  # torch raises whatever its zip and pickle readers raise
-        raise SchemaError(f"{path} is not a checkpoint that torch can load safely: {exc}") from exc
+        kind = type(exc).__name__
+        raise SchemaError(
+            f"{path} is not a checkpoint that torch can load safely ({kind})"
+        ) from exc
     if not isinstance(checkpoint, dict) or KEY not in checkpoint:
         raise SchemaError(f"{path} is no checkpoint of `ocrstore train`: it has no {KEY!r} record")
     return checkpoint
@@ -43,11 +46,11 @@ class Detector:
         post: PostParams | None = None,
         device: str = "cpu",
     ) -> None:
-        self.net = net.to(device).eval()
+        self.device = _usable(device)
+        self.net = net.to(self.device).eval()
         self.provenance = provenance
         self.recipe = provenance.as_recipe
         self.post = post or PostParams()
-        self.device = torch.device(device)
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu", **post: Any) -> Detector:
@@ -80,6 +83,15 @@ class Detector:
         with torch.inference_mode():
             prob = self.net(images, thresholds=False).prob.cpu().numpy()
         return detect(prob, inverse_matrices=np.stack(inverse), sizes=sizes, params=self.post)
+
+
+def _usable(device: str) -> torch.device:
+    """Return a device after having used it: each way not to have one raises something else."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError) as exc:
+        reason = str(exc).partition("\n")[0]
+        raise SchemaError(f"device {device!r} cannot be used here: {reason}") from exc
 
 
 def net_state(checkpoint: dict[str, Any]) -> dict[str, torch.Tensor]:

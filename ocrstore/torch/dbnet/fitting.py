@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
@@ -26,7 +27,14 @@ from ocrstore.torch.dbnet.augmentation import default_augmentation
 from ocrstore.torch.dbnet.callbacks import PredictionPictures
 from ocrstore.torch.dbnet.model import ModelConfig
 from ocrstore.torch.dbnet.module import DBNetModule
-from ocrstore.torch.dbnet.postprocess import PostParams
+from ocrstore.torch.dbnet.postprocess import params_for
+from ocrstore.torch.dbnet.prerequisites import (
+    require_columns,
+    require_enough,
+    require_same_network,
+    require_same_views,
+    require_unused,
+)
 from ocrstore.torch.dbnet.provenance import Provenance, provenance_of
 
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
@@ -58,6 +66,14 @@ class TrainParams:
     nodes: int = 1
     accelerator: str = "auto"
 
+    def __post_init__(self) -> None:
+        counts = (self.epochs, self.batch_size, self.check_every, self.nodes)
+        if min(counts) < 1 or self.workers < 0 or self.lr <= 0:
+            raise SchemaError(
+                "epochs, batch_size, check_every and nodes are 1 or more, workers 0 or more, lr is"
+                f" above 0: got {self}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -68,6 +84,8 @@ class Trained:
     """The checkpoint with the highest H-mean."""
     hmean: float
     epochs: int
+    is_first: bool = True
+    """Whether this process is the first of the ranks: the one that tells."""
 
 
 def fit(
@@ -81,20 +99,29 @@ def fit(
     weights: str | Path | None = None,
     resume: str | Path | None = None,
     quiet: bool = False,
+    force: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Trained:
     """Train a network from a store; without `val`, H-mean is measured on the training pictures.
 
     Mean and std of `model` are replaced by those of the recipe. `weights` is an ImageNet state dict
-    for the backbone. `resume` is a checkpoint (`last.ckpt`) to go on from: its data must be of the
-    same recipe.
+    for the backbone. `resume` is a checkpoint (`last.ckpt`) to go on from: its network must be the
+    same and its data of the same recipe. A folder with checkpoints of an earlier training is
+    refused, unless it is resumed or `force` gives them up. Ctrl-C is a KeyboardInterrupt here, too:
+    `last.ckpt` is that of the last whole epoch.
     """
     params = params or TrainParams()
     folder = Path(out)
+    if resume is None and not force:
+        require_unused(folder)
     provenance = provenance_of(open_store(train), view=view)
-    _check_validation(provenance, val or train, view)
+    require_same_views(provenance, val or train, view)
+    for path in (train, val or train):
+        require_columns(path, view)
     L.seed_everything(params.seed, workers=True, verbose=False)
     module = _module(provenance, model or ModelConfig(), params)
+    if resume is not None:
+        require_same_network(module, resume)
     if weights is not None:
         module.net.backbone.load_imagenet(weights)
     data = OCRDataModule(
@@ -122,7 +149,14 @@ def fit(
         enable_version_counter=False,
     )
     trainer = _trainer(folder, params, [best, last, *callbacks], quiet=quiet)
-    trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
+    require_enough(len(data.dataset("val")), trainer.world_size, val or train)
+    try:
+        trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
+    except SystemExit as exc:
+        # what Lightning makes of a Ctrl-C
+        if not trainer.interrupted:
+            raise
+        raise KeyboardInterrupt from exc
     hmean = trainer.callback_metrics.get("val_hmean", torch.tensor(float("nan")))
     score = best.best_model_score
     return Trained(
@@ -130,36 +164,22 @@ def fit(
         Path(best.best_model_path or folder / "last.ckpt"),
         float(hmean if score is None else score),
         trainer.current_epoch,
+        trainer.is_global_zero,
     )
 
 
 def _module(provenance: Provenance, model: ModelConfig, params: TrainParams) -> DBNetModule:
     recipe = provenance.as_recipe
     described = {**model.to_json(), "mean": list(recipe.mean), "std": list(recipe.std)}
-    post = PostParams(shrink_ratio=recipe.maps.shrink_ratio or PostParams().shrink_ratio)
     return DBNetModule(
         model=described,
-        post=asdict(post),
+        post=asdict(params_for(recipe)),
         optimizer=params.optimizer,
         lr=params.lr,
         weight_decay=params.weight_decay,
         compiled=params.compiled,
         provenance=provenance.to_json(),
     )
-
-
-def _check_validation(provenance: Provenance, val: str | Path, view: str | None) -> None:
-    """Refuse a validation store of another recipe before anything is trained."""
-    other = provenance_of(open_store(val), view=view)
-    lines = provenance.differences(other)
-    if lines:
-        from ocrstore.errors import RecipeMismatchError
-
-        listed = "\n".join(f"  {line}" for line in lines)
-        raise RecipeMismatchError(
-            f"{val} has views of another recipe than the training store (training -> validation):\n"
-            f"{listed}\nBuild it with the same recipe"
-        )
 
 
 def _transform(provenance: Provenance) -> Any:
@@ -184,22 +204,28 @@ def _trainer(
         callbacks.append(EarlyStopping("val_hmean", mode="max", patience=params.patience))
     if not quiet:
         callbacks.append(RichProgressBar())
-    return L.Trainer(
-        accelerator=params.accelerator,
-        devices=params.devices,
-        num_nodes=params.nodes,
-        precision=precision_of(params.precision, params.accelerator),
-        max_epochs=params.epochs,
-        gradient_clip_val=params.clip,
-        check_val_every_n_epoch=params.check_every,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        callbacks=callbacks,
-        logger=loggers,
-        default_root_dir=folder,
-        enable_progress_bar=not quiet,
-        enable_model_summary=not quiet,
-    )
+    try:
+        return L.Trainer(
+            accelerator=params.accelerator,
+            devices=params.devices,
+            num_nodes=params.nodes,
+            precision=precision_of(params.precision, params.accelerator),
+            max_epochs=params.epochs,
+            gradient_clip_val=params.clip,
+            check_val_every_n_epoch=params.check_every,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+            callbacks=callbacks,
+            logger=loggers,
+            default_root_dir=folder,
+            enable_progress_bar=not quiet,
+            enable_model_summary=not quiet,
+        )
+    except (MisconfigurationException, ValueError, TypeError) as exc:
+        raise SchemaError(
+            f"accelerator {params.accelerator!r} with devices {params.devices!r} cannot be used"
+            f" here: {exc}"
+        ) from exc
 
 
 def has_tensorboard() -> bool:

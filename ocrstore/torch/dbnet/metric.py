@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ocrstore.errors import WriteError
 from ocrstore.evaluation.icdar import PictureScore, match
 
 
@@ -88,11 +89,16 @@ class HMean(Metric):
 def write_table(path: str | Path, rows: Sequence[tuple[str, PictureScore]]) -> None:
     """Write a CSV file with one row per picture, the worst first."""
     ordered = sorted(rows, key=lambda row: (row[1].hmean, row[0]))
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ["picture", "matched", "truths", "detections", "precision", "recall", "hmean"]
-        )
-        for name, score in ordered:
-            figures = [f"{x:.4f}" for x in (score.precision, score.recall, score.hmean)]
-            writer.writerow([name, score.matched, score.truths, score.detections, *figures])
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(
+                ["picture", "matched", "truths", "detections", "precision", "recall", "hmean"]
+            )
+            for name, score in ordered:
+                figures = [f"{x:.4f}" for x in (score.precision, score.recall, score.hmean)]
+                writer.writerow([name, score.matched, score.truths, score.detections, *figures])
+    except OSError as exc:
+        raise WriteError(f"{target}: {exc.strerror or exc}") from exc

@@ -59,6 +59,9 @@ class DBNetModule(L.LightningModule):
             self.net.compile()  # in place: the names in the state dict stay
         self.hmean = HMean()
         self.cleval = CLEval()
+        # DDP would send rank 0's buffers at every forward pass, in validation too, where ranks may
+        # have different numbers of batches and would wait for each other for ever
+        self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
     def forward(self, images: Tensor) -> Output:
         """Run the network as it is set: with thresholds in training, without in inference."""
@@ -119,8 +122,15 @@ class DBNetModule(L.LightningModule):
         """Start counting; the rows of the last epoch stay readable until here."""
         self.hmean.reset()
         self.cleval.reset()
+        self._share_statistics()
 
     on_test_epoch_start = on_validation_epoch_start
+
+    def _share_statistics(self) -> None:
+        """Give all ranks the running statistics of rank 0, whose checkpoint is the one saved."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for buffer in self.net.buffers():
+                torch.distributed.broadcast(buffer, 0)
 
     def _evaluate(self, stage: str, batch: Batch) -> list[Detections]:
         output = self.net(batch["images"], thresholds=True)
@@ -167,13 +177,28 @@ class DBNetModule(L.LightningModule):
         else:
             optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=0.9, nesterov=True)
         total = int(self.trainer.estimated_stepping_batches)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, PolynomialSchedule(total, warmup=self.warmup, power=self.power)
-        )
+        schedule = PolynomialSchedule(total, warmup=self.warmup, power=self.power)
+
+        def factor(step: int) -> float:
+            # a plain function: what an object knows, the number of steps, would be saved, and a
+            # training that is resumed to go on for longer would get the old number back
+            return schedule(step)
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {
             "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
         }
+
+    def on_train_start(self) -> None:
+        """Follow this training's settings, not those that came with a checkpoint."""
+        scheduler: Any = self.lr_schedulers()
+        groups = scheduler.optimizer.param_groups
+        scheduler.base_lrs = [self.lr] * len(groups)
+        for group, weight_decay in zip(groups, (self.weight_decay, 0.0), strict=True):
+            group["initial_lr"] = self.lr
+            group["lr"] = self.lr * scheduler.lr_lambdas[0](scheduler.last_epoch)
+            group["weight_decay"] = weight_decay
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Write what the network is and what it has learned from into the checkpoint."""

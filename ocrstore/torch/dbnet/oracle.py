@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import SchemaError
 from ocrstore.store import Store
+from ocrstore.torch.dbnet.cleval import CLEval
 from ocrstore.torch.dbnet.metric import HMean
-from ocrstore.torch.dbnet.postprocess import PostParams, detect_one
+from ocrstore.torch.dbnet.postprocess import PostParams, detect_one, params_for
+from ocrstore.torch.dbnet.provenance import find_view, provenance_of
 from ocrstore.torch.dbnet.truth import move
 
 
@@ -22,16 +22,22 @@ def oracle(
     view: str | None = None,
     params: PostParams | None = None,
     min_height: float = 0.0,
+    cleval: CLEval | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> HMean:
     """Return the metric after every sample's probability map was taken for a prediction.
 
     What is missing to 1 is lost by the view and the post-processing, not by any network. With
     `min_height`, only pictures count whose every region (but ignored ones) is higher, in view
-    pixels, than that.
+    pixels, than that. `cleval` counts the same pictures. By default `params` undo what the view's
+    own recipe did to the maps.
     """
-    columns = _columns(store, view)
+    columns = find_view(store, view, needs=("prob_map", "inverse_matrix"))[1]["columns"]
+    params = params or params_for(provenance_of(store, view=view).as_recipe)
     metric = HMean()
     for row, key in enumerate(store.keys):
+        if progress is not None:
+            progress(row, len(store))
         inverse = np.asarray(store[columns["inverse_matrix"]][row], dtype=np.float64)
         record = store.attributes(row)
         truths = [np.asarray(flat, np.float64).reshape(-1, 2) for flat in record["polygons"]]
@@ -45,19 +51,10 @@ def oracle(
             params=params,
         )
         metric.update([list(found.polygons)], [truths], [ignored], [key])
+        if cleval is not None:
+            texts = record.get("texts") or [None] * len(truths)
+            cleval.update([list(found.polygons)], [truths], [ignored], [texts])
     return metric
-
-
-def _columns(store: Store, view: str | None) -> Mapping[str, str]:
-    views: Mapping[str, Any] = store.metadata.get("views", {})
-    if not views or (view is not None and view not in views):
-        named = "no view" if not views else f"no view {view!r}, only {', '.join(views)}"
-        raise SchemaError(f"{store.path} has {named}; build it with a recipe (`ocrstore build`)")
-    columns: Mapping[str, str] = views[next(iter(views)) if view is None else view]["columns"]
-    missing = [name for name in ("prob_map", "inverse_matrix") if name not in columns]
-    if missing:
-        raise SchemaError(f"{store.path}: the view lacks {', '.join(missing)}; build it with them")
-    return columns
 
 
 def _lowest(

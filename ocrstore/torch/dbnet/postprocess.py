@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pyclipper
 
 from ocrstore.errors import SchemaError
+from ocrstore.recipe import Recipe
 
 Floats = npt.NDArray[np.float32]
 
@@ -42,11 +44,23 @@ class PostParams:
     """Outlines that follow the text, instead of rectangles."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1 or not 0 < self.shrink_ratio < 1:
+        if not 0 < self.threshold < 1 or not 0 <= self.shrink_ratio < 1:
             raise SchemaError(
                 f"threshold {self.threshold} and shrink_ratio {self.shrink_ratio}: expected "
                 "numbers between 0 and 1"
             )
+        if not 0 <= self.min_score <= 1:
+            raise SchemaError(f"min_score {self.min_score}: expected a number from 0 to 1")
+        if self.min_size < 0 or self.max_candidates < 1 or (self.unclip_ratio or 0) < 0:
+            raise SchemaError(
+                f"min_size {self.min_size}, max_candidates {self.max_candidates}, unclip_ratio "
+                f"{self.unclip_ratio}: expected no negative numbers, and at least one candidate"
+            )
+
+
+def params_for(recipe: Recipe, **changes: Any) -> PostParams:
+    """Return the parameters that undo what a recipe does to its maps."""
+    return PostParams(shrink_ratio=recipe.maps.shrink_ratio, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +126,12 @@ def detect_one(
         if candidate is None or _short_side(candidate) < params.min_size:
             continue
         score = _mean_inside(prob, contour)
-        if score >= params.min_score:
-            polygons.append(_to_picture(candidate + _CENTRE, inverse_matrix, size))
+        if score < params.min_score:
+            continue
+        polygon = _to_picture(candidate + _CENTRE, inverse_matrix, size)
+        # what lies in the padding alone has nothing left after it was cut at the picture's edges
+        if cv2.contourArea(polygon) > 0:
+            polygons.append(polygon)
             scores.append(score)
     return Detections(tuple(polygons), np.asarray(scores, np.float32))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,14 +64,29 @@ class Provenance:
 
 def provenance_of(store: Store, *, view: str | None = None) -> Provenance:
     """Describe a view of a store; the default view if none is named."""
-    views: Mapping[str, Any] = store.metadata.get("views", {})
+    name, record = find_view(store, view)
+    return Provenance(store_fingerprint=store.fingerprint, recipe=dict(record["recipe"]), view=name)
+
+
+def find_view(
+    store: Store, view: str | None, *, needs: Sequence[str] = ()
+) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the record of a view (the default one if none is named).
+
+    `needs` are columns, by their logical names, without which it is of no use.
+    """
+    views: Mapping[str, Any] = store.metadata.get("views") or {}
     if not views:
         raise SchemaError(
             f"{store.path} has no baked view: build it with a recipe (`ocrstore build`)"
         )
-    name = next(iter(views)) if view is None else view
+    name = view or str(store.metadata.get("default_view") or next(iter(views)))
     if name not in views:
         raise SchemaError(f"{store.path} has no view {name!r}; it has {', '.join(views)}")
-    return Provenance(
-        store_fingerprint=store.fingerprint, recipe=dict(views[name]["recipe"]), view=name
-    )
+    missing = [column for column in needs if column not in views[name]["columns"]]
+    if missing:
+        raise SchemaError(
+            f"{store.path}: view {name!r} lacks {', '.join(missing)}. Build it with them"
+            " (`ocrstore build` makes them unless its columns are chosen by hand)"
+        )
+    return name, views[name]

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from ocrstore.errors import SchemaError
 
 _CLASSIFIER = ("fc.weight", "fc.bias")
+_COUNTER = "num_batches_tracked"
+"""Of batch norms; state dicts of before torch 0.4.1, torchvision's own among them, have none."""
 
 
 class BasicBlock(nn.Module):
@@ -129,12 +131,16 @@ class ResNet(nn.Module):
         """Load an ImageNet state dict, unchanged, from a file or a mapping.
 
         Its classifier (`fc.weight`, `fc.bias`) has no place here and is left out by name; every
-        other entry must fit, and none may be missing.
+        other entry must fit, and none may be missing but the counters of batch norms, which
+        published files do not have.
         """
         where = "the state dict" if isinstance(weights, Mapping) else str(weights)
         state = weights if isinstance(weights, Mapping) else read_state_dict(Path(weights))
         features = {name: value for name, value in state.items() if name not in _CLASSIFIER}
-        wrong = _differences(self.state_dict(), features)
+        own = self.state_dict()
+        counters = {n: v for n, v in own.items() if n.endswith(_COUNTER) and n not in features}
+        features |= counters
+        wrong = _differences(own, features)
         if wrong:
             shown = "; ".join(wrong[:8]) + (
                 f"; and {len(wrong) - 8} more" if len(wrong) > 8 else ""
@@ -165,7 +171,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         raise SchemaError(f"no weights at {path}") from exc
     except Exception as exc:  # torch raises whatever its zip and pickle readers raise
         raise SchemaError(
-            f"{path} is not a file of tensors that torch can load safely: {exc}"
+            f"{path} is not a file of tensors that torch can load safely ({type(exc).__name__})"
         ) from exc
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,20 +14,26 @@ from ocrstore.errors import WriteError
 from ocrstore.torch.dbnet.postprocess import Detections
 
 
-def result_path(folder: Path, key: str, *, suffix: str, prefix: str = "") -> Path:
-    """Return where a picture's result goes: its folders are kept, its name gets the suffix."""
-    name = PurePosixPath(key)
-    return folder.joinpath(*name.parent.parts) / f"{prefix}{name.stem}{suffix}"
+def result_names(keys: Iterable[str]) -> dict[str, PurePosixPath]:
+    """Return for each picture the name of its results, without a suffix: `folder/res_<picture>`.
+
+    The picture's own ending is left out, as ICDAR does it, unless another one has the same name
+    without it.
+    """
+    names = {key: PurePosixPath(key) for key in keys}
+    times = Counter(name.with_suffix("") for name in names.values())
+    return {
+        key: name.with_name(f"res_{name.stem if times[name.with_suffix('')] == 1 else name.name}")
+        for key, name in names.items()
+    }
 
 
-def write_icdar(folder: Path, key: str, found: Detections) -> Path:
-    """Write `res_<picture>.txt`: a line of whole numbers x1,y1,x2,y2,... for each box."""
-    path = result_path(folder, key, suffix=".txt", prefix="res_")
+def write_icdar(path: Path, found: Detections) -> None:
+    """Write a text file: a line of whole numbers x1,y1,x2,y2,... for each box."""
     lines = [
         ",".join(str(int(v)) for v in np.rint(points).ravel()) + "\n" for points in found.polygons
     ]
     _write(path, "".join(lines))
-    return path
 
 
 def to_json(found: Mapping[str, Detections]) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def _limits(axis, results: Results) -> None:
         range(len(shares)),
         ["no limit" if share == 1 else f"store is {1 / share:.0f}x cache" for share in shares],
     )
-    axis.set_ylabel("samples/s, second epoch")
+    axis.set_ylabel("samples/s, second epoch (logarithmic)")
+    axis.tick_params(axis="y", which="both", labelleft=False, length=0)  # the bars tell theirs
     if shares:
         axis.legend(frameon=False, fontsize=8)
     rates = {o: results.points("limit", "rate", order=o) for o in ("window", "shuffled")}
