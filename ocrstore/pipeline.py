@@ -34,7 +34,7 @@ def to_json(pipeline: object) -> str:
     if isinstance(pipeline, Mapping):
         described: Any = pipeline
     else:
-        _import_albumentations()
+        import_albumentations()
         if not hasattr(pipeline, "to_dict"):
             raise SchemaError(
                 f"a pipeline is an albumentations transform or its saved form, not {pipeline!r}"
@@ -118,7 +118,7 @@ class Pipeline:
 
 def make_transform(tree: Mapping[str, Any]) -> Any:
     """Make the transform that a canonical description describes."""
-    albumentations = _import_albumentations()
+    albumentations = import_albumentations()
     _import_foreign(tree)
     try:
         with warnings.catch_warnings():
@@ -140,7 +140,7 @@ def make_transform(tree: Mapping[str, Any]) -> Any:
 
 def compose(transforms: list[Any]) -> Any:
     """Compose transforms for a picture with points, none of which may be dropped."""
-    albumentations = _import_albumentations()
+    albumentations = import_albumentations()
     with warnings.catch_warnings():
         # it warns where no transform moves points; here that is fine, they stay where they are
         warnings.simplefilter("ignore", UserWarning)
@@ -211,7 +211,8 @@ def _solve_projective(source: Matrix, moved: Matrix) -> Matrix | None:
     return np.asarray(unit @ np.diag((1 / width, 1 / height, 1.0)))  # the grid begins at (0, 0)
 
 
-def _import_albumentations() -> Any:
+def import_albumentations() -> Any:
+    """Return albumentations; where it is missing, the error says what to install."""
     # without this, importing it asks the network for a newer version
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     try:

@@ -20,6 +20,9 @@ import ocrstore
 
 ROOT = Path(__file__).parent.parent
 
+# at its import albumentations asks the network for a newer version, and warns where there is none
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # started in the background by a script: programs started from here would never see a Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)

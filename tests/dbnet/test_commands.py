@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +15,15 @@ from click.testing import CliRunner
 
 from ocrstore.building.build import build
 from ocrstore.cli import cli
-from ocrstore.errors import RecipeMismatchError, SchemaError
+from ocrstore.errors import RecipeMismatchError, SchemaError, StoreExistsError
+from ocrstore.store import open_store
+from ocrstore.torch import OCRStoreDataset
 from ocrstore.torch.dbnet.detector import Detector
 from ocrstore.torch.dbnet.fitting import TrainParams, fit, precision_of
 from ocrstore.torch.dbnet.model import ModelConfig
+from ocrstore.torch.dbnet.module import DBNetModule
+from ocrstore.torch.dbnet.prerequisites import require_enough
+from ocrstore.torch.dbnet.provenance import provenance_of
 
 # what Lightning warns of in a small training is meant here: few workers, a used folder
 pytestmark = [
@@ -78,15 +85,77 @@ def test_train_leaves_checkpoints_logs_and_pictures(trained):
 
 
 def test_train_resumes(trained, store, tmp_path):
-    """From last.ckpt of epoch 3 to epoch 4."""
+    """From last.ckpt of epoch 3 to epoch 4, at the rates of a training of 4 epochs."""
     printed = run(
         *("train", store, "--out", tmp_path / "b", "--epochs", 4, *SMALL, *QUICK),
-        *("--resume", trained / "last.ckpt"),
+        *("--resume", trained / "last.ckpt", "--lr", "0.002"),
     )
     assert "4 epochs" in printed
     (log,) = (tmp_path / "b").glob("csv/*/metrics.csv")
-    steps = [int(r["step"]) for r in csv.DictReader(log.read_text().splitlines())]
-    assert min(steps) >= 6
+    rows = list(csv.DictReader(log.read_text().splitlines()))
+    assert min(int(row["step"]) for row in rows) >= 6
+    rates = [float(row["lr-AdamW/pg1"]) for row in rows if row["lr-AdamW/pg1"]]
+    np.testing.assert_allclose(rates, [0.002 * (2 / 8) ** 0.9, 0.002 * (1 / 8) ** 0.9], rtol=1e-6)
+
+
+def test_an_earlier_training_is_not_written_over(trained, store):
+    """Its folder is refused, with the ways to go on; with --force it would not be."""
+    before = (trained / "best.ckpt").read_bytes()
+    with pytest.raises(StoreExistsError, match=r"--resume .*last\.ckpt.*--force"):
+        run("train", store, "--out", trained, *SMALL, *QUICK)
+    assert (trained / "best.ckpt").read_bytes() == before
+
+
+def test_ctrl_c_is_an_interrupt_that_names_the_checkpoint(store, tmp_path, monkeypatch, capsys):
+    """Exit code 130; the advice is to resume from the last whole epoch."""
+
+    def interrupt(module):
+        if module.trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(DBNetModule, "on_train_epoch_start", interrupt)
+    run("train", store, "--out", tmp_path / "d", "--epochs", 3, *SMALL, *QUICK, code=130)
+    assert (tmp_path / "d" / "last.ckpt").is_file()
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_what_cannot_be_trained_is_said_before(store, trained, drawn_folder, tmp_path):
+    """A view without maps, a foreign file or another network to resume, devices there are not."""
+    bare = tmp_path / "bare.ocrs"
+    build(drawn_folder / "images", bare, size=96, columns=["tensor"], workers=0)
+    with pytest.raises(SchemaError, match=r"view '96' lacks prob_map, .*`ocrstore build`"):
+        fit(bare, out=tmp_path / "x")
+    (tmp_path / "text.ckpt").write_text("no checkpoint")
+    with pytest.raises(SchemaError, match="not a checkpoint that torch can load") as caught:
+        fit(store, out=tmp_path / "x", resume=tmp_path / "text.ckpt")
+    assert "weights_only" not in str(caught.value)
+    with pytest.raises(SchemaError, match=r"width: 8 -> 16"):
+        model = ModelConfig(backbone="resnet10", width=16, inner=32)
+        fit(store, out=tmp_path / "x", model=model, resume=trained / "last.ckpt")
+    with pytest.raises(SchemaError, match="accelerator 'abacus'"):
+        fit(store, out=tmp_path / "x", params=TrainParams(accelerator="abacus"))
+    with pytest.raises(SchemaError, match="1 pictures to validate with 2 processes"):
+        require_enough(1, 2, store)
+    with pytest.raises(SchemaError, match="device 'abacus' cannot be used"):
+        Detector.load(trained / "best.ckpt", device="abacus")
+    for changes in ({"epochs": 0}, {"batch_size": 0}, {"lr": 0.0}, {"workers": -1}):
+        with pytest.raises(SchemaError, match="1 or more"):
+            TrainParams(**changes)
+
+
+def test_the_default_view_is_used_wherever_none_is_named(drawn_folder, tmp_path):
+    """Also when another view comes first in the order of names."""
+    from ocrstore.building.add_view import add_view
+
+    out = tmp_path / "two.ocrs"
+    build(drawn_folder / "images", out, size=96, workers=0)
+    add_view(out, size=64, workers=0)
+    store = open_store(out)
+    assert next(iter(store.metadata["views"])) == "64"
+    provenance = provenance_of(store)
+    assert provenance.view == "96" and provenance.as_recipe.size == (96, 96)
+    assert OCRStoreDataset(out)[0]["image"].shape == (3, 96, 96)
 
 
 def test_train_stops_early(store, tmp_path):
@@ -120,7 +189,8 @@ def test_eval_prints_figures_and_writes_the_table(trained, store, tmp_path):
 
 def test_eval_of_the_oracle(store):
     """The store's own maps: words of this size are all found in the 96 px view."""
-    assert json.loads(run("eval", store, "--oracle", "--json"))["hmean"] > 0.9
+    figures = json.loads(run("eval", store, "--oracle", "--json"))
+    assert figures["hmean"] > 0.9 and figures["cleval"]["recall"] > 0.9
 
 
 def test_eval_on_another_recipe_says_what_differs(trained, store, drawn_folder, tmp_path):
@@ -156,14 +226,43 @@ def test_predict_writes_icdar_files_json_and_pictures(trained, drawn_folder, tmp
         lines = text.splitlines()
         assert len(lines) == len(record[key])
         assert all(len(line.split(",")) == 8 for line in lines)
-        picture = cv2.imread(str(out / f"{stem}.jpg"))
+        picture = cv2.imread(str(out / Path(stem).parent / f"res_{Path(stem).name}.jpg"))
         assert picture.shape == (360, 480, 3)
+
+
+def test_predict_one_picture(trained, drawn_folder, tmp_path):
+    """A file instead of a folder."""
+    path = drawn_folder / "images" / "img_0.jpg"
+    run("predict", path, "--checkpoint", trained / "best.ckpt", "--out", tmp_path, "--quiet")
+    assert list(json.loads((tmp_path / "boxes.json").read_text())) == ["img_0.jpg"]
+    assert (tmp_path / "res_img_0.txt").is_file()
+
+
+def test_predict_never_overwrites(trained, drawn_folder, tmp_path):
+    """Pictures of one name keep results of their own, and no drawing replaces a picture."""
+    images = tmp_path / "images"
+    images.mkdir()
+    data = (drawn_folder / "images" / "img_0.jpg").read_bytes()
+    for name in ("same.jpg", "same.jpeg", "other.v2.jpg"):
+        (images / name).write_bytes(data)
+    given = ("predict", images, "--checkpoint", trained / "best.ckpt", "--quiet", "--draw")
+    run(*given, "--out", images)
+    assert {path.name for path in images.glob("res_*.txt")} == {
+        *("res_same.jpg.txt", "res_same.jpeg.txt", "res_other.v2.txt")
+    }
+    assert all((images / n).read_bytes() == data for n in ("same.jpg", "same.jpeg"))
+    with pytest.raises(StoreExistsError, match="write over the picture 'res_other"):
+        (images / "res_other.v2.jpg").unlink()
+        (images / "other.v2.jpg").rename(images / "other.jpg")
+        for path in images.glob("res_*"):
+            path.unlink()
+        (images / "res_other.jpg").write_bytes(data)
+        run(*given, "--out", images)
 
 
 def test_the_predicted_boxes_are_those_of_the_evaluation(trained, drawn_folder, store):
     """A picture decoded and drawn by the recipe gives what the baked view gives."""
     from ocrstore.decode import decode
-    from ocrstore.torch import OCRStoreDataset
 
     detector = Detector.load(trained / "best.ckpt", min_score=0.01)
     path = drawn_folder / "images" / "img_0.jpg"
@@ -196,6 +295,7 @@ class Note(L.Callback):
     def on_fit_end(self, trainer, module):
         note = {
             "weights": float(sum(p.double().abs().sum() for p in module.net.parameters())),
+            "statistics": float(sum(b.double().abs().sum() for b in module.net.buffers())),
             "rows": [name for name, _ in module.hmean.rows],
             "hmean": float(trainer.callback_metrics["val_hmean"]),
             "world": trainer.world_size,
@@ -218,8 +318,16 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(600)  # three interpreters that import Lightning
-def test_two_processes_train_one_network(store, tmp_path):
-    """DDP over gloo: equal weights on both ranks, every validation picture counted once."""
+def test_two_processes_train_one_network(drawn_folder, tmp_path):
+    """DDP over gloo: equal weights and statistics, every validation picture counted once.
+
+    Five pictures in batches of two: one rank has a batch more to validate than the other.
+    """
+    (tmp_path / "images").mkdir()
+    for number in range(5):
+        shutil.copy(drawn_folder / "images" / f"img_{number}.jpg", tmp_path / "images")
+    store = tmp_path / "five.ocrs"
+    build(tmp_path / "images", store, size=96, workers=0)
     script = tmp_path / "ddp.py"
     script.write_text(DDP)
     out = tmp_path / "out"
@@ -237,9 +345,11 @@ def test_two_processes_train_one_network(store, tmp_path):
     notes = [json.loads((out / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     assert [note["world"] for note in notes] == [2, 2]
     assert notes[0]["weights"] == pytest.approx(notes[1]["weights"], rel=1e-9)
+    assert notes[0]["statistics"] == notes[1]["statistics"]
     assert notes[0]["hmean"] == notes[1]["hmean"]
+    assert len(notes[0]["rows"]) == 3
     names = sorted(notes[0]["rows"] + notes[1]["rows"])
-    assert names == [f"img_{n}.jpg" for n in range(6)]
+    assert names == [f"img_{n}.jpg" for n in range(5)]
 
 
 def test_training_params_have_defaults_for_a_gpu():

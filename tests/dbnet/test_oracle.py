@@ -7,6 +7,8 @@ import pytest
 
 from ocrstore.building.build import build
 from ocrstore.errors import SchemaError
+from ocrstore.maps import MapParams
+from ocrstore.recipe import Recipe
 from ocrstore.store import open_store
 from ocrstore.torch.dbnet.oracle import oracle
 from ocrstore.torch.dbnet.postprocess import PostParams
@@ -34,13 +36,23 @@ def test_what_a_small_view_loses(drawn_folder, tmp_path):
     assert values["recall"] < 0.9
 
 
+def test_it_undoes_what_the_recipe_did(drawn_folder, tmp_path):
+    """Maps shrunk by another ratio are grown back by that one, unless parameters say otherwise."""
+    out = tmp_path / "other.ocrs"
+    maps = MapParams(shrink_ratio=0.95)
+    build(drawn_folder / "images", out, recipe=Recipe.make(size=640, maps=maps), workers=0)
+    store = open_store(out)
+    assert oracle(store, min_height=20).compute()["hmean"] > 0.97
+    assert oracle(store, min_height=20, params=PostParams()).compute()["hmean"] < 0.9
+
+
 def test_a_store_without_maps_is_refused(drawn_folder, tmp_path):
     """The message says what is missing."""
     out = tmp_path / "nomaps.ocrs"
     build(drawn_folder / "images", out, size=96, columns=["tensor"], workers=0)
     with pytest.raises(SchemaError, match="lacks prob_map, inverse_matrix"):
         oracle(open_store(out))
-    with pytest.raises(SchemaError, match="no view '960', only 96"):
+    with pytest.raises(SchemaError, match="no view '960'; it has 96"):
         oracle(open_store(out), view="960")
 
 

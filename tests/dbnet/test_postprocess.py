@@ -234,3 +234,15 @@ def test_wrong_shapes_and_values_are_refused():
         detect(np.zeros((32, 32), np.float32))
     with pytest.raises(SchemaError, match="between 0 and 1"):
         PostParams(threshold=30)
+    wrong = {"min_score": 7, "min_size": -1, "max_candidates": 0, "unclip_ratio": -1}
+    for name, value in wrong.items():
+        with pytest.raises(SchemaError, match=f"{name} {value}"):
+            PostParams(**{name: value})
+
+
+def test_what_lies_in_the_padding_is_no_box():
+    """Cut at the picture's edge nothing is left of it."""
+    prob = drawn(box(20, 20, 100, 50), box(20, 150, 100, 180))
+    assert len(detect_one(prob)) == 2
+    found = detect_one(prob, inverse_matrix=np.eye(3), size=(200, 120))
+    assert len(found) == 1 and found.polygons[0][:, 1].max() < 70

@@ -78,6 +78,19 @@ def test_loading_is_strict(change, message):
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
 
 
+def test_published_weights_have_no_counters(tmp_path):
+    """A state dict without batch norms' counters, as torchvision's files are, loads unchanged."""
+    source, net = ResNet("resnet18", width=8), ResNet("resnet18", width=8)
+    state = {n: v for n, v in source.state_dict().items() if not n.endswith("batches_tracked")}
+    classifier = {"fc.weight": torch.zeros(3, 64), "fc.bias": torch.zeros(3)}
+    torch.save({**state, **classifier}, tmp_path / "w")
+    net.load_imagenet(tmp_path / "w")
+    assert all(torch.equal(value, state[n]) for n, value in net.state_dict().items() if n in state)
+    del state["bn1.running_var"]
+    with pytest.raises(SchemaError, match=r"bn1\.running_var is missing"):
+        net.load_imagenet(state)
+
+
 def test_files_that_are_no_weights_are_refused(tmp_path):
     """No file, a file of something else, a pickle with code: each an error that says so."""
     net = ResNet("resnet10", width=8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ocrstore.errors import SchemaError
+from ocrstore.pipeline import import_albumentations
 
 
 def default_augmentation(height: int, width: int) -> Any:
@@ -12,12 +12,7 @@ def default_augmentation(height: int, width: int) -> Any:
 
     It runs on whole pictures; the maps are drawn from where their polygons went.
     """
-    try:
-        import albumentations as A  # noqa: N812  # its own documentation calls it so
-    except ImportError as exc:
-        raise SchemaError(
-            "augmentation needs albumentations: install ocrstore[augment], or train without"
-        ) from exc
+    A = import_albumentations()  # noqa: N806  # its own documentation calls it so
     longest = max(height, width)
     return A.Compose(
         [

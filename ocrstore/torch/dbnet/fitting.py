@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -150,12 +151,14 @@ def fit(
     )
     trainer = _trainer(folder, params, [best, last, *callbacks], quiet=quiet)
     require_enough(len(data.dataset("val")), trainer.world_size, val or train)
+    handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
     except SystemExit as exc:
-        # what Lightning makes of a Ctrl-C
+        # what Lightning makes of a Ctrl-C; it also ignores any further one
         if not trainer.interrupted:
             raise
+        signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from exc
     hmean = trainer.callback_metrics.get("val_hmean", torch.tensor(float("nan")))
     score = best.best_model_score
