@@ -231,7 +231,9 @@ def losses(table: Table, peers: Sequence[Peer]) -> str:
                 if peer.limit or peer.name.startswith(OURS)
                 else table.spread(name, kind, peer.name, **cells)
             )
-            if mine and theirs and theirs.median < mine.median:
+            if not mine or not theirs or theirs.median >= mine.median:
+                continue
+            if number(theirs.median) != number(mine.median):
                 better.append(f"{peer.title} ({number(theirs.median)})")
         if better and mine:
             lines.append(f"* {title} than ocrstore's {number(mine.median)}: {', '.join(better)}.")
