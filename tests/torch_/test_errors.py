@@ -120,3 +120,96 @@ def test_an_appended_store_goes_on_with_what_it_opened(own_path):
     assert len(dataset) == 37
     assert sum(len(b["images"]) for b in DataLoader(dataset, 8, num_workers=1)) == 37
     assert len(OCRStoreDataset(own_path)) == 38
+
+
+def _overwrite(path, data, *, offset=0):
+    """Write into a file in place, and make sure that its times differ from before."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+    os.utime(path, ns=(10**18, 10**18))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("transform", [None, "some"])
+def test_a_store_that_was_overwritten(own_path, tmp_path, workers, transform):
+    """Another store written into the same file is an error; its rows are never given out."""
+    options = {} if transform is None else {"transform": lambda image, keypoints: None}
+    dataset = OCRStoreDataset(own_path, **options)
+    batch = None if transform else dataset[0:4]
+    other = make_store(tmp_path / "new.ocrs", samples=40, seed=77, sizes=(160, 96))
+    assert other.stat().st_size >= own_path.stat().st_size
+    inode = own_path.stat().st_ino
+    shutil.copyfile(other, own_path)
+    os.utime(own_path, ns=(10**18, 10**18))
+    assert own_path.stat().st_ino == inode
+    message = r"own.ocrs: was overwritten .*generation 1 .* by renaming"
+    for _ in range(2):
+        with pytest.raises(ocrstore.StoreChangedError, match=message):
+            for taken in DataLoader(dataset, 4, num_workers=workers):
+                taken["images"]
+    if batch is not None:
+        with pytest.raises(ocrstore.StoreChangedError, match=message):
+            batch["prob_maps"]
+    assert len(OCRStoreDataset(own_path)[0:40]["images"]) == 40
+
+
+def test_a_store_that_is_being_overwritten(own_path, tmp_path):
+    """A file of which only the beginning was written over is noticed, and so is its end."""
+    other = make_store(tmp_path / "new.ocrs", samples=40, seed=77, sizes=(160, 96))
+    before = own_path.read_bytes()
+    for offset, data in (
+        (0, other.read_bytes()[: 1 << 16]),
+        (len(before) // 2, bytes(len(before) - len(before) // 2)),
+    ):
+        dataset = OCRStoreDataset(own_path)
+        _overwrite(own_path, data, offset=offset)
+        with pytest.raises(ocrstore.StoreChangedError, match=r"own.ocrs: was overwritten"):
+            dataset[1:3]["images"]
+        own_path.write_bytes(before)
+
+
+def test_an_equal_store_written_over_is_opened_anew(tmp_path, monkeypatch):
+    """Equal samples from a later build: who had it open is told, a new data set reads it."""
+    first = OCRStoreDataset(make_store(tmp_path / "val.ocrs", samples=5))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    later = make_store(tmp_path / "later.ocrs", samples=5)
+    _overwrite(tmp_path / "val.ocrs", later.read_bytes())
+    second = OCRStoreDataset(tmp_path / "val.ocrs")
+    assert second.views[0].ref == first.views[0].ref
+    assert len(second[0:5]["images"]) == 5
+    with pytest.raises(ocrstore.StoreChangedError, match="was overwritten"):
+        first[0:5]["images"]
+
+
+def test_a_store_that_was_only_touched(own_path):
+    """Other times, or the same bytes again, change nothing; the file is looked at once."""
+    dataset = OCRStoreDataset(own_path)
+    view = dataset.views[0]
+    _overwrite(own_path, own_path.read_bytes())
+    truth = ocrstore.open(own_path)["tensor"][3]
+    assert np.array_equal(dataset[3]["image"].permute(1, 2, 0), truth)
+    view._check_content = None  # would fail if it was called once more
+    assert len(dataset[0:9]["images"]) == 9
+
+
+def test_a_store_that_is_changed_by_its_writers(own_path):
+    """Added columns, deleted and replaced samples leave an open data set as it was."""
+    dataset = OCRStoreDataset(own_path)
+    store = ocrstore.open(own_path)
+    truth = np.stack(list(store["tensor"]))
+    row = {name: store[name][0] for name in store.columns} | {"edge": np.zeros((8, 8), "float32")}
+    for change in range(3):
+        if change == 0:
+            edges = [np.full((8, 8), number, np.float32) for number in range(37)]
+            ocrstore.add_column(own_path, "edge", ocrstore.Column("float32", (8, 8)), edges)
+        else:
+            with ocrstore.append(own_path) as writer:
+                if change == 1:
+                    writer.delete(store.keys[5])
+                else:
+                    writer.replace(store.keys[0], row, attributes=store.attributes(0))
+                assert len(dataset[0:2]["images"]) == 2
+        os.utime(own_path, ns=(change, change))
+        for taken in DataLoader(dataset, 10, num_workers=change % 2):
+            assert np.array_equal(taken["images"].permute(0, 2, 3, 1), truth[taken["rows"]])
