@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -108,12 +109,14 @@ class OCRStoreDataset(Dataset[Any]):
         return f"<OCRStoreDataset: {len(self)} samples of {stores}>"
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample; a batch for a slice or a list of rows."""
+        """Return a sample; a batch for a slice, a list of rows or a mask of all rows."""
         if isinstance(index, slice):
             return self._batch(np.arange(len(self), dtype=np.int64)[index])
-        if not isinstance(index, int) and np.ndim(index):
-            return self._batch(np.asarray(index, np.int64))
-        row = self._check(int(index))
+        if not isinstance(index, int):
+            if not isinstance(index, (str, bytes)) and _has_rows(index):
+                return self._batch(self._as_rows(index))
+            index = self._as_row(index)
+        row = self._check(index)
         if self._training is not None:
             return show_sample(self._compute(row))
         parts = self._parts(np.array([row], np.int64))
@@ -123,7 +126,10 @@ class OCRStoreDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return what a DataLoader collates into one batch."""
-        rows = self._check_all(np.asarray(indices, np.int64))
+        given = np.asarray(indices)
+        if given.dtype != np.int64 or given.ndim != 1:
+            given = self._as_rows(indices)
+        rows = self._check_all(given)
         if self._training is not None:
             return ComputedList(self._compute_all(rows))
         parts = self._parts(rows)
@@ -143,6 +149,41 @@ class OCRStoreDataset(Dataset[Any]):
             self._bring_in(parts)
             return OutgoingBatch(parts)
         return Batch(parts)
+
+    def _as_row(self, index: Any) -> int:
+        """Return a row number; anything else is never taken for one."""
+        try:
+            return operator.index(index)
+        except TypeError:
+            store = self.views[0].path
+            remedy = (
+                f"; ocrstore.open({store!r}).row({index!r}) gives the row of a key in its store"
+                if isinstance(index, str)
+                else ""
+            )
+            raise TypeError(
+                f"{self!r}: {index!r} is no row: expected a whole number, a slice, a list of whole"
+                f" numbers or a mask{remedy}."
+            ) from None
+
+    def _as_rows(self, index: Any) -> IntArray:
+        """Return the row numbers in a list or an array; a mask selects the rows where it is set."""
+        try:
+            given = np.asarray(index)
+        except (TypeError, ValueError) as exc:
+            raise TypeError(f"{self!r}: not a list of rows: {exc}") from exc
+        if given.ndim == 1 and given.dtype.kind == "b":
+            if len(given) != len(self):
+                raise UnknownRowError(
+                    f"{self!r}: a mask of {len(given)} entries; expected one for each sample."
+                )
+            return np.flatnonzero(given)
+        if given.ndim == 1 and (given.dtype.kind in "iu" or not len(given)):
+            return given.astype(np.int64)
+        raise TypeError(
+            f"{self!r}: expected a list of whole numbers or a mask, of one dimension; found"
+            f" {given.dtype} of shape {given.shape}."
+        )
 
     def _check(self, row: int) -> int:
         count = len(self)
@@ -253,6 +294,14 @@ class OCRStoreDataset(Dataset[Any]):
         self._fuse = state["fuse"]
         self._map_params = state["map_params"]
         self._prepare()
+
+
+def _has_rows(index: Any) -> bool:
+    """Tell whether an index is a list or an array, rather than one number."""
+    try:
+        return np.ndim(index) > 0
+    except ValueError:  # a list of lists that differ in length
+        return True
 
 
 def expand(paths: Paths) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from making import make_store
 from torch.utils.data import DataLoader
 
@@ -63,6 +64,38 @@ def test_rows_that_are_not_there(store_path):
     assert dataset[[-1, 0]]["rows"].tolist() == [36, 0]
     assert dataset[np.int64(3)]["row"] == 3
     assert dataset[30:]["rows"].tolist() == list(range(30, 37))
+
+
+def test_masks_select_rows(store_path):
+    """A mask of all rows selects those that are set; one of another length is an IndexError."""
+    dataset = OCRStoreDataset(store_path)
+    mask = np.arange(37) % 5 == 1
+    expected = np.flatnonzero(mask).tolist()
+    for given in (mask, mask.tolist(), torch.from_numpy(mask)):
+        assert dataset[given]["rows"].tolist() == expected
+    assert dataset[np.zeros(37, bool)]["rows"].tolist() == []
+    for given in (mask[:36], [True, False]):
+        with pytest.raises(IndexError, match=r"37 samples of .*val.ocrs.* mask of (36|2) entries"):
+            dataset[given]
+
+
+def test_what_is_no_row_is_never_taken_for_one(store_path):
+    """Numbers that are not whole, keys and tables of rows are TypeErrors; empty lists are not."""
+    dataset = OCRStoreDataset(store_path)
+    odd = [1.0, np.float32(2), torch.tensor(2.0), None, np.True_, [1.0], np.array([0.5]), ["a"]]
+    for index in (*odd, [[1, 2], [3, 4]], [[1], [2, 3]], np.zeros((2, 37), bool)):
+        with pytest.raises(TypeError, match=r"val.ocrs.*(whole number|not a list of rows)"):
+            dataset[index]
+    with pytest.raises(TypeError, match=r"open\('.*val.ocrs'\).row\('img_001.jpg'\)"):
+        dataset["img_001.jpg"]
+    for indices in ([0.5, 1.5], [[0, 1]]):
+        with pytest.raises(TypeError, match="expected a list of whole numbers"):
+            dataset.__getitems__(indices)
+    assert dataset[[]]["rows"].tolist() == [] and dataset[()]["images"].shape[0] == 0
+    assert dataset[torch.tensor(3)]["row"] == 3 and dataset[np.uint8(3)]["row"] == 3
+    assert dataset[torch.tensor([3, 1])]["rows"].tolist() == [3, 1]
+    assert dataset[np.array([3, 1], np.uint16)]["rows"].tolist() == [3, 1]
+    assert dataset[[torch.tensor(3), torch.tensor(1)]]["rows"].tolist() == [3, 1]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
