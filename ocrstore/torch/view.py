@@ -203,18 +203,28 @@ class StoreView:
             missing += residency.missing_of(file, self.ranges(rows, names=others))
         return missing
 
-    def warm(self, *, progress: residency.Progress | None = None) -> int:
-        """Read all columns of the view into the page cache; return their bytes."""
+    def warm(
+        self,
+        *,
+        names: tuple[str, ...] | None = None,
+        progress: residency.Progress | None = None,
+    ) -> int:
+        """Read columns, by default all of the view, into the page cache; return their bytes."""
         rows = np.arange(len(self), dtype=np.int64)
         if not len(rows):
             return 0
         self.check()
-        return residency.warm(self.open_file(), self._data, self.ranges(rows), progress=progress)
+        ranges = self.ranges(rows, names=names)
+        return residency.warm(self.open_file(), self._data, ranges, progress=progress)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of all columns of the view."""
-        return sum(int(self.column(name).nbytes.sum()) for name in self.columns)
+        return self.nbytes_of(self.names)
+
+    def nbytes_of(self, names: tuple[str, ...]) -> int:
+        """Return the bytes of some columns."""
+        return sum(int(self.column(name).nbytes.sum()) for name in names)
 
     def row_groups(self) -> list[tuple[int, int]]:
         """Return [first, last) of the rows that lie together, by the largest column."""

@@ -12,6 +12,7 @@ from making import make_store
 from torch.utils.data import DataLoader
 
 import ocrstore
+from ocrstore.building.views import View, views_metadata
 from ocrstore.recipe import Recipe
 from ocrstore.torch import OCRStoreDataset
 from ocrstore.torch.view import _open_views
@@ -39,6 +40,47 @@ def test_another_recipe_shows_the_difference(store_path):
         OCRStoreDataset(store_path, view="320")
     with pytest.raises(ocrstore.UnknownColumnError, match="no column 'edge'"):
         OCRStoreDataset(store_path, columns=["edge"])
+
+
+def test_an_added_view_is_expected_without_pictures(tmp_path):
+    """Whole pictures are the store's, so no added view has them; a default view must."""
+    both, bare = ["image", "tensor"], ["tensor"]
+    default = View("16", Recipe.make(size=16, columns=both), default=True)
+    added = View("8", Recipe.make(size=8, columns=bare), default=False)
+    arrays = {
+        "image": np.zeros((20, 20, 3), np.uint8),
+        "tensor": np.zeros((16, 16, 3), np.uint8),
+        "8/tensor": np.zeros((8, 8, 3), np.uint8),
+    }
+    columns = {name: ocrstore.Column("uint8", array.shape) for name, array in arrays.items()}
+    path = tmp_path / "own.ocrs"
+    with ocrstore.create(path, columns, metadata=views_metadata((default, added))) as writer:
+        writer.append("a.jpg", arrays)
+    for names in (both, bare):
+        assert len(OCRStoreDataset(path, view=8, expect=Recipe.make(size=8, columns=names))) == 1
+    with pytest.raises(ocrstore.RecipeMismatchError, match="interpolation"):
+        other = Recipe.make(size=8, columns=both, interpolation="area")
+        OCRStoreDataset(path, view="8", expect=other)
+    assert len(OCRStoreDataset(path, view="16", expect=default.recipe)) == 1
+    with pytest.raises(ocrstore.RecipeMismatchError, match="image"):
+        OCRStoreDataset(path, expect=Recipe.make(size=16, columns=bare))
+
+
+def test_arguments_of_other_kinds(store_path):
+    """What cannot be meant is refused when the data set is made, with what was expected."""
+    assert len(OCRStoreDataset(store_path, view=96)[0:2]["images"]) == 2
+    with pytest.raises(ValueError, match=r"memory='bogus': expected one of leases, fresh, copy"):
+        OCRStoreDataset(store_path, memory="bogus")
+    with pytest.raises(TypeError, match=r"columns='tensor': expected a list of names"):
+        OCRStoreDataset(store_path, columns="tensor")
+    with pytest.raises(TypeError, match=r"a Recipe or its fingerprint, found dict"):
+        OCRStoreDataset(store_path, expect={"size": 160})
+    for paths in (None, 3, b"val.ocrs", [store_path, None], [3]):
+        with pytest.raises(TypeError, match=r"is no path: expected a path, several, or a pattern"):
+            OCRStoreDataset(paths)
+    for paths in ("", [str(store_path), ""], []):
+        with pytest.raises(ocrstore.NotAStoreError, match="expected a path, several, or a pattern"):
+            OCRStoreDataset(paths)
 
 
 def test_a_store_without_views_has_no_recipe(tmp_path):
