@@ -27,6 +27,9 @@ class _Mark(Enum):
     REMOVED = "removed"
 
 
+_REMOVED = _Mark.REMOVED  # each look into an Enum takes its time
+
+
 class Record:
     """What samples and batches have in common. One thread at a time."""
 
@@ -53,17 +56,21 @@ class Record:
         if self._parts is not None:
             names.update((self._field_name(field), None) for field in self._parts.fields)
             names.update((name, None) for name in self._annotation_names().values())
-        names.update((name, None) for name in self._taken)
-        return [name for name in names if self._taken.get(name) is not _Mark.REMOVED]
+        for name, value in self._taken.items():
+            if value is _REMOVED:
+                names.pop(name, None)
+            else:
+                names[name] = None
+        return list(names)
 
     def _removed(self) -> dict[str, Any]:
-        return {name: value for name, value in self._taken.items() if value is _Mark.REMOVED}
+        return {name: value for name, value in self._taken.items() if value is _REMOVED}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._taken:
             self._taken[name] = self._resolve(name)
         value = self._taken[name]
-        return self._resolve(name) if value is _Mark.REMOVED else value
+        return self._resolve(name) if value is _REMOVED else value
 
     def _resolve(self, name: str) -> Any:
         parts = self._parts
@@ -88,7 +95,7 @@ class Record:
         if self._parts is None:
             del self._taken[name]
         else:
-            self._taken[name] = _Mark.REMOVED  # it would be taken again
+            self._taken[name] = _REMOVED  # it would be taken again
 
     def pop(self, name: str, *default: Any) -> Any:
         """Remove a name and return its value, or `default` if one is given and there is no name."""

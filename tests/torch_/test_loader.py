@@ -376,6 +376,7 @@ def test_names_of_a_batch_can_be_removed_and_set(dataset):
         record.update({"texts": 1}, more=2)
         assert record["texts"] == 1 and record.setdefault("more", 3) == 2
         assert record.setdefault("polygons", 4) == 4 == record["polygons"]
+        assert record.pop("more") == 2 and "more" not in record and "texts" in record
         assert set(other) == names and len(other["polygons"]) == len(polygons)
     batch = dataset[1:4]
     batch.pop("images")
