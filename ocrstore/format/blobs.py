@@ -13,6 +13,8 @@ MANIFEST_MAGIC = b"OCRSMAN1"
 INDEX_MAGIC = b"OCRSIDX1"
 GROUP_MAGIC = b"OCRSGRP1"
 PENDING_MAGIC = b"OCRSPND1"
+EXTENT_MAGIC = b"OCRSEXT1"
+"""Of row groups, whose headers are their own; who only reads rows never parses them."""
 
 _HEADER = struct.Struct("<8sQQQQ")  # magic, payload nbytes, payload hash, number, zero
 _HASH = struct.Struct("<Q")

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from ocrstore.format.blobs import EXTENT_MAGIC as MAGIC
 from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import (
     MAX_NAME_NBYTES,
@@ -20,7 +21,6 @@ from ocrstore.format.layout import (
     row_alignment,
 )
 
-MAGIC = b"OCRSEXT1"
 # magic, group, rows, capacity of the directory, zero, bytes from the value's start to the end of
 # the last row, zero, name length, name
 _HEADER = struct.Struct(f"<8sIIIIQQB{MAX_NAME_NBYTES}s")

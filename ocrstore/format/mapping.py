@@ -23,7 +23,7 @@ class Mapping:
     share it; a forked child inherits it.
     """
 
-    __slots__ = ("_bytes", "_map", "device", "inode", "nbytes", "path")
+    __slots__ = ("_bytes", "_map", "device", "inode", "nbytes", "path", "times")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -60,6 +60,7 @@ class Mapping:
                 raise NotAStoreError(f"{self.path}: the file is empty. Build or copy it again.")
             self.nbytes = status.st_size
             self.device, self.inode = status.st_dev, status.st_ino
+            self.times = (status.st_mtime_ns, status.st_ctime_ns)
             try:
                 self._map = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as exc:

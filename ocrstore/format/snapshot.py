@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 from typing import NamedTuple
 
@@ -12,12 +13,19 @@ from ocrstore.errors import (
     UnknownGenerationError,
     UnsupportedFormatError,
 )
-from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, decode_blob
+from ocrstore.format.blobs import (
+    EXTENT_MAGIC,
+    HEADER_NBYTES,
+    INDEX_MAGIC,
+    MANIFEST_MAGIC,
+    decode_blob,
+)
 from ocrstore.format.damage import corrupt
 from ocrstore.format.index import Index, check_places, parse_index
 from ocrstore.format.layout import (
     INDEX_PREFIX,
     MANIFEST_PREFIX,
+    VALUE_OFFSET,
     numbered_key,
     parse_numbered_key,
 )
@@ -26,26 +34,52 @@ from ocrstore.format.mapping import Mapping
 from ocrstore.format.pages import META_NBYTES, PageReader, Value
 
 _ATTEMPTS = 64
+_EXTENT_START = struct.Struct("<8sI")  # magic, group (FORMAT.md 5.1)
+_SEAL_NBYTES = 256
+"""The header of an extent with its hash, and some rows' hashes; less than a page."""
 
 
 class Snapshot:
     """What was opened; it stays true whatever is appended to the file or renamed over it."""
 
-    __slots__ = ("generations", "index", "manifest", "mapping")
+    __slots__ = ("generations", "index", "manifest", "mapping", "seals")
 
     def __init__(
-        self, mapping: Mapping, manifest: Manifest, index: Index, generations: tuple[int, ...]
+        self,
+        mapping: Mapping,
+        manifest: Manifest,
+        index: Index,
+        generations: tuple[int, ...],
+        seals: tuple[tuple[int, bytes], ...],
     ) -> None:
         self.mapping = mapping
         self.manifest = manifest
         self.index = index
         self.generations = generations
         """All generations the file held when this was read, oldest first."""
+        self.seals = seals
+        """(offset, bytes) that no writer ever changes, and that no other generation has."""
 
     @property
     def newest(self) -> int:
         """The newest generation when this was read."""
         return self.generations[-1]
+
+    def is_in(self, descriptor: int) -> bool:
+        """Tell whether an open file still begins and ends as this generation does.
+
+        It reads some hundred bytes, and never through the map: the file may have been cut.
+        """
+        return all(
+            _read_at(descriptor, offset, len(sealed)) == sealed for offset, sealed in self.seals
+        )
+
+
+def _read_at(descriptor: int, offset: int, nbytes: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, nbytes, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)  # Windows
+    return os.read(descriptor, nbytes)
 
 
 def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None) -> Snapshot:
@@ -109,10 +143,25 @@ def _find(mapping: Mapping, generation: int | None) -> _Found:
 
 def _load(mapping: Mapping, found: _Found) -> Snapshot:
     pages = found.pages
+    # the headers have the hashes of manifest and index, and the index those of all rows
+    seals = [
+        (place.offset, bytes(pages.view(place)[:HEADER_NBYTES]))
+        for place in (found.manifest_place, found.index_place)
+    ]
     manifest = _parse_manifest(pages, found.generation, found.manifest_place)
     index = _parse_index(pages, manifest, found.index_place)
     check_places(index, first=2 * pages.page_size, end=mapping.nbytes, where=mapping.path)
-    return Snapshot(mapping, manifest, index, found.generations)
+    # records lie behind the rows: a file that is being overwritten shows at its beginning first
+    seals += _seal_of_rows(mapping, 2 * pages.page_size + VALUE_OFFSET, manifest.groups)
+    return Snapshot(mapping, manifest, index, found.generations, tuple(seals))
+
+
+def _seal_of_rows(mapping: Mapping, start: int, groups: int) -> list[tuple[int, bytes]]:
+    """Return the first bytes of the extent at `start`, if a published one is there."""
+    first = bytes(mapping.buffer[start : start + _SEAL_NBYTES])
+    magic, group = _EXTENT_START.unpack(first[: _EXTENT_START.size].ljust(_EXTENT_START.size))
+    # the pages of an extent that is not published may be used again
+    return [(start, first)] if magic == EXTENT_MAGIC and group < groups else []
 
 
 def newest_generation(pages: PageReader) -> int:

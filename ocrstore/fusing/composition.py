@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,11 @@ class PlannedComposition:
     the composition's transforms, and writes on no picture. One thread at a time.
     """
 
-    def __init__(self, composition: Any) -> None:
-        self._sheet = _Sheet()
+    def __init__(
+        self, composition: Any, *, before_pixels: Callable[[], None] | None = None
+    ) -> None:
+        """Take a composition; `before_pixels` is called each time before a plan is drawn."""
+        self._sheet = _Sheet(before_pixels)
         self._tree = self._rebuild(composition)
 
     def _rebuild(self, part: Any) -> Any:
@@ -68,8 +71,9 @@ class PlannedComposition:
 class _Sheet:
     """The plan of the picture that is being changed, shared by all transforms of a composition."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_pixels: Callable[[], None] | None) -> None:
         self.picture: PlannedPicture | None = None
+        self._before_pixels = before_pixels
 
     def begin(self, image: Any) -> Any:
         """Start a plan on pixels; return what transforms are shown instead of them."""
@@ -87,6 +91,8 @@ class _Sheet:
 
     def draw(self, shown: Any) -> Any:
         """Return real pixels; the plan ends here."""
+        if self._before_pixels is not None:
+            self._before_pixels()
         return shown if self.picture is None else self.picture.draw()
 
 
@@ -121,7 +127,7 @@ class _Leaf:
             data["keypoints"] = np.ascontiguousarray(move(data["keypoints"], **params))
         steps = self._rule(transform, params, picture.size)
         if steps is None:
-            drawn = np.ascontiguousarray(transform.apply(picture.draw(), **params))
+            drawn = np.ascontiguousarray(transform.apply(self._sheet.draw(None), **params))
             data["image"] = self._sheet.begin(drawn)
             return data
         for step in steps:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,10 +49,17 @@ class Augmentation:
     between samples, workers, ranks and epochs, and repeat when torch is seeded the same.
     """
 
-    def __init__(self, transform: Transform, *, fuse: bool = True) -> None:
+    def __init__(
+        self,
+        transform: Transform,
+        *,
+        fuse: bool = True,
+        before_pixels: Callable[[], None] | None = None,
+    ) -> None:
         """Take a transform; with `fuse`, an albumentations composition is planned first.
 
-        Then only the pixels that are seen in the end are computed, the same bit for bit.
+        Then only the pixels that are seen in the end are computed, the same bit for bit, and
+        `before_pixels` is called when the plan is made and they are about to be read.
         """
         self.transform: Any = _with_keypoints(transform)
         self.writes = True
@@ -63,7 +71,7 @@ class Augmentation:
             parts = list(random_parts(self.transform))
             carries = "keypoints" in getattr(self.transform, "processors", ())
             if fuse and carries and can_plan(self.transform):
-                planned = PlannedComposition(self.transform)
+                planned = PlannedComposition(self.transform, before_pixels=before_pixels)
                 self.transform, self.writes, parts = planned, False, list(planned.parts)
         self._chance = Chance(parts)
 
@@ -99,21 +107,36 @@ class Augmentation:
         )
 
 
-def _with_keypoints(transform: Transform) -> Transform:
-    """Return a composition that carries all keypoints along, whatever it was made with."""
-    if not hasattr(transform, "processors"):
-        return transform
-    import albumentations
+def check_transform(transform: Any) -> None:
+    """Raise TypeError for what can be no transform; the first sample would be late for that."""
+    if callable(transform) and not isinstance(transform, type):
+        return
+    found = repr(transform) if isinstance(transform, type) else type(transform).__name__
+    raise TypeError(
+        f"transform: expected an albumentations transform, or a callable that takes image= and"
+        f" keypoints=; found {found}. Several transforms go into albumentations.Compose([...])."
+    )
 
-    if not isinstance(transform, albumentations.Compose):
+
+def _with_keypoints(transform: Transform) -> Transform:
+    """Return a composition that carries all keypoints along, whatever it was made with.
+
+    A transform of albumentations that is none becomes one; anything else is left as it is.
+    """
+    albumentations: Any = sys.modules.get("albumentations")  # else it can be none of its own
+    if albumentations is None:
         return transform
+    known = (albumentations.BasicTransform, albumentations.BaseCompose)
+    if not isinstance(transform, known):
+        return transform
+    composed = isinstance(transform, albumentations.Compose)
     with warnings.catch_warnings():
         # a pipeline that only changes colours leaves keypoints where they are, and that is right
         warnings.filterwarnings("ignore", message="Got processor for keypoints")
         return albumentations.Compose(  # type: ignore[no-any-return]  # it ships no types
-            transform.transforms,
+            transform.transforms if composed else [transform],
             keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False),
-            p=transform.p,
+            p=transform.p if composed else 1.0,
         )
 
 

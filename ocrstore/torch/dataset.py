@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
+import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +27,11 @@ from ocrstore.torch.collate import (
     collate_computed,
     show_sample,
 )
-from ocrstore.torch.memory import Strategy
+from ocrstore.torch.memory import Strategy, check_strategy
 from ocrstore.torch.parts import Parts
 from ocrstore.torch.records import Batch, OutgoingBatch, Sample
 from ocrstore.torch.residency import Progress
-from ocrstore.torch.view import Annotation, StoreView, find_view, open_view
+from ocrstore.torch.view import PICTURE, Annotation, StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -58,7 +60,7 @@ class OCRStoreDataset(Dataset[Any]):
         self,
         paths: Paths,
         *,
-        view: str | None = None,
+        view: str | int | None = None,
         columns: Sequence[str] | None = None,
         expect: Recipe | str | None = None,
         transform: Transform | None = None,
@@ -75,9 +77,19 @@ class OCRStoreDataset(Dataset[Any]):
         `map_params` are the numbers that maps are drawn with after a transform; the view's own
         otherwise.
         """
+        if isinstance(columns, str):
+            raise TypeError(f"columns={columns!r}: expected a list of names: [{columns!r}]")
+        if memory is not None:
+            check_strategy("memory", memory)
+        if transform is not None:
+            from ocrstore.torch.augment import check_transform
+
+            check_transform(transform)
         names = None if columns is None else tuple(columns)
+        view_name = None if view is None else str(view)
         self.views = tuple(
-            open_view(path, view=view, columns=names, strategy=memory) for path in expand(paths)
+            open_view(path, view=view_name, columns=names, strategy=memory)
+            for path in expand(paths)
         )
         for opened in self.views:
             if expect is not None:
@@ -108,12 +120,14 @@ class OCRStoreDataset(Dataset[Any]):
         return f"<OCRStoreDataset: {len(self)} samples of {stores}>"
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample; a batch for a slice or a list of rows."""
+        """Return a sample; a batch for a slice, a list of rows or a mask of all rows."""
         if isinstance(index, slice):
             return self._batch(np.arange(len(self), dtype=np.int64)[index])
-        if not isinstance(index, int) and np.ndim(index):
-            return self._batch(np.asarray(index, np.int64))
-        row = self._check(int(index))
+        if not isinstance(index, int):
+            if not isinstance(index, (str, bytes)) and _has_rows(index):
+                return self._batch(self._as_rows(index))
+            index = self._as_row(index)
+        row = self._check(index)
         if self._training is not None:
             return show_sample(self._compute(row))
         parts = self._parts(np.array([row], np.int64))
@@ -123,7 +137,10 @@ class OCRStoreDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return what a DataLoader collates into one batch."""
-        rows = self._check_all(np.asarray(indices, np.int64))
+        given = np.asarray(indices)
+        if given.dtype != np.int64 or given.ndim != 1:
+            given = self._as_rows(indices)
+        rows = self._check_all(given)
         if self._training is not None:
             return ComputedList(self._compute_all(rows))
         parts = self._parts(rows)
@@ -143,6 +160,41 @@ class OCRStoreDataset(Dataset[Any]):
             self._bring_in(parts)
             return OutgoingBatch(parts)
         return Batch(parts)
+
+    def _as_row(self, index: Any) -> int:
+        """Return a row number; anything else is never taken for one."""
+        try:
+            return operator.index(index)
+        except TypeError:
+            store = self.views[0].path
+            remedy = (
+                f"; ocrstore.open({store!r}).row({index!r}) gives the row of a key in its store"
+                if isinstance(index, str)
+                else ""
+            )
+            raise TypeError(
+                f"{self!r}: {index!r} is no row: expected a whole number, a slice, a list of whole"
+                f" numbers or a mask{remedy}."
+            ) from None
+
+    def _as_rows(self, index: Any) -> IntArray:
+        """Return the row numbers in a list or an array; a mask selects the rows where it is set."""
+        try:
+            given = np.asarray(index)
+        except (TypeError, ValueError) as exc:
+            raise TypeError(f"{self!r}: not a list of rows: {exc}") from exc
+        if given.ndim == 1 and given.dtype.kind == "b":
+            if len(given) != len(self):
+                raise UnknownRowError(
+                    f"{self!r}: a mask of {len(given)} entries; expected one for each sample."
+                )
+            return np.flatnonzero(given)
+        if given.ndim == 1 and (given.dtype.kind in "iu" or not len(given)):
+            return given.astype(np.int64)
+        raise TypeError(
+            f"{self!r}: expected a list of whole numbers or a mask, of one dimension; found"
+            f" {given.dtype} of shape {given.shape}."
+        )
 
     def _check(self, row: int) -> int:
         count = len(self)
@@ -211,17 +263,21 @@ class OCRStoreDataset(Dataset[Any]):
             view.ask_for(local)
 
     def warm(self, *, progress: Progress | None = None) -> int:
-        """Read everything this data set gives out into the page cache; return how many bytes."""
-        sizes = [view.nbytes for view in self.views]
+        """Read everything this data set reads into the page cache; return how many bytes."""
+        if self._training is None:
+            reads = [view.names for view in self.views]
+        else:
+            reads = [training.reads for training in self._training]
+        sizes = [view.nbytes_of(names) for view, names in zip(self.views, reads, strict=True)]
         done = 0
-        for view, size in zip(self.views, sizes, strict=True):
+        for view, names, size in zip(self.views, reads, sizes, strict=True):
             before = done
 
             def tell(part: int, _total: int, before: int = before) -> None:
                 if progress is not None:
                     progress(before + part, sum(sizes))
 
-            view.warm(progress=tell)
+            view.warm(names=names, progress=tell)
             done += size
         return done
 
@@ -255,9 +311,27 @@ class OCRStoreDataset(Dataset[Any]):
         self._prepare()
 
 
+def _has_rows(index: Any) -> bool:
+    """Tell whether an index is a list or an array, rather than one number."""
+    try:
+        return np.ndim(index) > 0
+    except ValueError:  # a list of lists that differ in length
+        return True
+
+
 def expand(paths: Paths) -> list[str]:
     """Return the stores that a path, several paths or patterns name."""
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if isinstance(paths, (str, os.PathLike)):
+        given = [paths]
+    elif isinstance(paths, Iterable):
+        given = list(paths)
+    else:
+        raise TypeError(f"{paths!r} is no path: expected a path, several, or a pattern.")
+    for path in given:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"{path!r} is no path: expected a path, several, or a pattern.")
+        if not os.fspath(path):
+            raise NotAStoreError("a path is empty: expected a path, several, or a pattern.")
     found: list[str] = []
     for path in [os.fspath(path) for path in given]:
         if os.path.exists(path) or not glob.has_magic(path):  # noqa: PTH110  # strings throughout
@@ -273,6 +347,15 @@ def expand(paths: Paths) -> list[str]:
 
 
 def _enforce(view: StoreView, expect: Recipe | str) -> None:
+    if not isinstance(expect, str):
+        from ocrstore.recipe import Recipe
+
+        if not isinstance(expect, Recipe):
+            raise TypeError(
+                f"expect: expected a Recipe or its fingerprint, found {type(expect).__name__};"
+                " Recipe.from_json(...) makes one of a mapping."
+            )
+        expect = _without_pictures(view, expect)
     found = None if view.recipe is None else view.recipe.get("fingerprint")
     wanted = expect if isinstance(expect, str) else expect.fingerprint
     if found == wanted:
@@ -288,3 +371,13 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
         lines = diff_json(expect.to_json(), view.recipe["recipe"])
         message += "; expected -> found:\n  " + "\n  ".join(lines)
     raise RecipeMismatchError(message + "\nBuild the store again, or ask for what it holds.")
+
+
+def _without_pictures(view: StoreView, expect: Recipe) -> Recipe:
+    """Return the recipe as an added view has it: the whole pictures are the store's already."""
+    added = view.ref.view not in (None, view.store.metadata.get("default_view"))
+    columns = tuple(column for column in expect.columns if column.name != PICTURE)
+    recorded = {} if view.recipe is None else view.recipe["recipe"]["columns"]
+    if not added or PICTURE in recorded or not columns:
+        return expect
+    return dataclasses.replace(expect, columns=columns)

@@ -29,15 +29,20 @@ Strategy = Literal["leases", "fresh", "copy"]
 def best_strategy() -> Strategy:
     """Return what this system does best; the variable OCRSTORE_MEMORY overrides it."""
     wish = os.environ.get("OCRSTORE_MEMORY", "")
+    if wish:
+        return check_strategy("OCRSTORE_MEMORY", wish)
+    return "leases" if _region.supported else "fresh"
+
+
+def check_strategy(name: str, wish: str) -> Strategy:
+    """Return a strategy that this system has; `name` is what the wish came by."""
     for strategy in get_args(Strategy):
         if wish == strategy and (wish != "leases" or _region.supported):
             return strategy  # type: ignore[no-any-return]  # get_args is untyped
-    if wish:
-        raise ValueError(
-            f"OCRSTORE_MEMORY={wish!r}: expected one of {', '.join(get_args(Strategy))}"
-            " (leases: on 64-bit Linux only)"
-        )
-    return "leases" if _region.supported else "fresh"
+    raise ValueError(
+        f"{name}={wish!r}: expected one of {', '.join(get_args(Strategy))}"
+        " (leases: on 64-bit Linux only)"
+    )
 
 
 class ColumnMemory:

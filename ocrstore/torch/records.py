@@ -7,7 +7,8 @@ have been changed.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from enum import Enum
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +19,15 @@ from ocrstore.torch.fields import Field, as_tensor
 from ocrstore.torch.parts import Parts
 
 R = TypeVar("R", bound="Record")
+
+
+class _Mark(Enum):
+    """Stands for a value that is none; an Enum's member stays the same one when it is pickled."""
+
+    REMOVED = "removed"
+
+
+_REMOVED = _Mark.REMOVED  # each look into an Enum takes its time
 
 
 class Record:
@@ -46,17 +56,25 @@ class Record:
         if self._parts is not None:
             names.update((self._field_name(field), None) for field in self._parts.fields)
             names.update((name, None) for name in self._annotation_names().values())
-        names.update((name, None) for name in self._taken)
+        for name, value in self._taken.items():
+            if value is _REMOVED:
+                names.pop(name, None)
+            else:
+                names[name] = None
         return list(names)
+
+    def _removed(self) -> dict[str, Any]:
+        return {name: value for name, value in self._taken.items() if value is _REMOVED}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._taken:
             self._taken[name] = self._resolve(name)
-        return self._taken[name]
+        value = self._taken[name]
+        return self._resolve(name) if value is _REMOVED else value
 
     def _resolve(self, name: str) -> Any:
         parts = self._parts
-        if parts is not None:
+        if parts is not None and name not in self._taken:
             for field in parts.fields:
                 if self._field_name(field) == name:
                     return self._take_field(parts, field)
@@ -70,6 +88,36 @@ class Record:
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._taken[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._names():
+            self._resolve(name)  # says what there is
+        if self._parts is None:
+            del self._taken[name]
+        else:
+            self._taken[name] = _REMOVED  # it would be taken again
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Remove a name and return its value, or `default` if one is given and there is no name."""
+        if default and name not in self._names():
+            return default[0]
+        value = self[name]
+        del self[name]
+        return value
+
+    def update(self, *others: Any, **values: Any) -> None:
+        """Set several values, as of a dict."""
+        self._taken.update(dict(*others, **values))
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return a value; `default` is set if there is no such name."""
+        if name not in self._names():
+            self[name] = default
+        return self[name]
+
+    def copy(self: R) -> R:
+        """Return another record of the same values, whose names are its own."""
+        return self.__copy__()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
@@ -108,11 +156,8 @@ class Record:
         moved: dict[str, Any] = {}
         for name in self._names():
             if not self._is_deferred(name):
-                value = self[name]
-                moved[name] = (
-                    value.to(*args, **kwargs) if isinstance(value, torch.Tensor) else value
-                )
-        return type(self)(self._parts, moved)
+                moved[name] = _each_tensor(self[name], lambda tensor: tensor.to(*args, **kwargs))
+        return type(self)(self._parts, self._removed() | moved)
 
     def _is_deferred(self, name: str) -> bool:
         return self._parts is not None and name in LISTS and name not in self._taken
@@ -157,8 +202,7 @@ class Sample(Record):
         if not _has_accelerator():
             return self
         pinned = {
-            name: value.pin_memory() if isinstance(value, torch.Tensor) else value
-            for name, value in self.items()
+            name: _each_tensor(value, torch.Tensor.pin_memory) for name, value in self.items()
         }
         return Sample(None, pinned)
 
@@ -205,7 +249,12 @@ class _BatchRecord(Record):
         for name, buffer in buffers.items():
             target = buffer[:count]
             field = fields.get(name)
-            if name in self._taken or field is None or self._parts is None:
+            if (
+                name in self._taken
+                or field is None
+                or self._parts is None
+                or self._parts.torch_dtype(field) is None  # views of several sizes: a list
+            ):
                 value = self[name]
                 if not isinstance(value, torch.Tensor):
                     raise TypeError(
@@ -258,12 +307,25 @@ class _BatchRecord(Record):
 
         Without an accelerator there is none to lock pages for; the copy is an ordinary one then.
         """
-        buffers = self.empty_buffers(pin_memory=_has_accelerator())
+        pinned = _has_accelerator()
+        buffers = self.empty_buffers(pin_memory=pinned)
         filled: dict[str, Any] = dict(self.copy_into(buffers))
         for name in self._names():
             if name not in filled and not self._is_deferred(name):
-                filled[name] = self[name]
-        return Batch(self._parts, filled)
+                value = self[name]
+                if pinned and isinstance(value, list):
+                    value = _each_tensor(value, torch.Tensor.pin_memory)
+                filled[name] = value
+        return Batch(self._parts, self._removed() | filled)
+
+
+def _each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a tensor changed, or a list with each of its tensors changed; the rest as it is."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list) and any(isinstance(item, torch.Tensor) for item in value):
+        return [_each_tensor(item, change) for item in value]
+    return value
 
 
 def _has_accelerator() -> bool:

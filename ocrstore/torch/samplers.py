@@ -78,6 +78,8 @@ class ResumableSampler(DistributedSampler[Any]):
         self._resume = False
         self._drawn_by: object = None
         """The iteration that counts; an older one may still be drawn ahead of its use."""
+        self._ended: int | None = None
+        """The epoch that was drawn to its end, until the next one is begun or chosen."""
         self._listener: weakref.WeakMethod[Callable[[], None]] | None = None
 
     def call_before_change(self, listener: Callable[[], None]) -> None:
@@ -118,6 +120,7 @@ class ResumableSampler(DistributedSampler[Any]):
         # runs at the first draw, because loaders make iterators that they throw away
         position = self.position if self._resume else 0
         self._resume = False
+        self._ended = None
         me = self._drawn_by = object()
         epoch = self.epoch
         share = self._share()
@@ -129,6 +132,7 @@ class ResumableSampler(DistributedSampler[Any]):
         if self._drawn_by is me and self.epoch == epoch:
             self.epoch = epoch + 1
             self.position = 0
+            self._ended = epoch
 
     def __len__(self) -> int:
         count = len(self.dataset)  # type: ignore[arg-type]  # as above
@@ -140,6 +144,7 @@ class ResumableSampler(DistributedSampler[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next `iter()` draws; the position is kept if it is this one."""
+        self._ended = None
         if epoch != self.epoch:
             if self.shuffle:
                 self._tell_listener()
@@ -153,12 +158,15 @@ class ResumableSampler(DistributedSampler[Any]):
 
         A DataLoader with workers draws ahead of what it has delivered: give `consumed`, the
         number of samples of this epoch that were used, unless the loader keeps track itself, as
-        StatefulDataLoader does.
+        StatefulDataLoader does. It counts in the epoch that was drawn last, until the next one is
+        begun or chosen by `set_epoch`.
         """
         position = self.position if consumed is None else consumed
         epoch = self.epoch
-        if consumed is not None and consumed > self.position and epoch > 0:
-            epoch -= 1  # the loader has drawn this epoch to its end, or into the next one
+        if consumed is not None and self._ended is not None:
+            epoch = self._ended  # drawn to its end, which says nothing of its use
+        elif consumed is not None and consumed > self.position and epoch > 0:
+            epoch -= 1  # the loader has drawn this epoch to its end, and into the next one
         if consumed is not None and consumed >= len(self):
             epoch, position = epoch + 1, 0
         return {
@@ -187,6 +195,7 @@ class ResumableSampler(DistributedSampler[Any]):
                 )
         self._tell_listener()
         self._drawn_by = None
+        self._ended = None
         self.seed = state["seed"]
         self.epoch = state["epoch"]
         self.position = state["position"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocrstore.errors import OCRStoreError
+from ocrstore.errors import OCRStoreError, StoreChangedError
 from ocrstore.torch._rows import AnyArray, IntArray, RowLayout
 from ocrstore.torch.annotations import polygons_in_view, raw_size
 from ocrstore.torch.assembly import map_fresh
@@ -35,12 +35,17 @@ class TrainingView:
         fuse: bool = True,
     ) -> None:
         self._view = view
-        self._augment = Augmentation(transform, fuse=fuse)
+        self._augment = Augmentation(transform, fuse=fuse, before_pixels=view.check)
         self._params = map_params
         self._maps = [name for name in view.columns if name in _MAPS] or (
             list(_MAPS) if view.ref.columns is None else []
         )
         self._whole = PICTURE in view.store.columns
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Return the columns that samples are computed from."""
+        return (PICTURE,) if self._whole else (TENSOR,)
 
     def compute(self, row: int, number: int) -> Computed:
         """Return a row after the transform; `number` is its row in the data set."""
@@ -57,6 +62,8 @@ class TrainingView:
             planned = not self._augment.writes
             computed = Computed(image=made.image if planned else keep(made.image))
             computed.update(self._draw(made.image.shape, made.annotation))
+        except StoreChangedError:
+            raise  # no fault of the transform
         except Exception as exc:  # a transform may raise anything; OpenCV has errors of its own
             raise self._explained(exc, row) from exc
         computed["inverse_matrix"] = made.inverse_matrix
@@ -77,6 +84,8 @@ class TrainingView:
         """Return the picture, as memory that a transform may write on if it does; seldom a copy."""
         view = self._view
         column = view.store[PICTURE] if self._whole else view.column(TENSOR)
+        # again: reading the annotation takes longer than asking
+        view.check()
         if not self._augment.writes:
             return np.asarray(column[row])
         if column.spec.is_raw and best_strategy() != "copy":

@@ -71,6 +71,8 @@ class StoreView:
         self.specs = {name: store.columns[column] for name, column in self.columns.items()}
         mapping = store.snapshot.mapping
         self._mapping = mapping
+        self._snapshot = store.snapshot
+        self._times = mapping.times
         self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
         self._handle: FileHandle | None = None
         self._handle_pid = -1
@@ -94,10 +96,11 @@ class StoreView:
         return self.store[self.columns.get(name, name)]
 
     def check(self) -> None:
-        """Raise StoreChangedError if the file was cut, or another file took its place.
+        """Raise StoreChangedError if the file was cut, or other data took its place.
 
         To be called before anything of the file is read, its index too: reading behind the end of a
-        mapped file kills the process.
+        mapped file kills the process. Writers of the store only add to what was opened, so a file
+        that was written to is looked at once for each time that it was.
         """
         mapping = self._mapping
         try:
@@ -113,6 +116,24 @@ class StoreView:
                 f"{self.path}: another file took its place while it was in use. Finish or stop the"
                 " training, then start it again with the new store."
             )
+        if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
+            self._check_content((status.st_mtime_ns, status.st_ctime_ns))
+
+    def _check_content(self, times: tuple[int, int]) -> None:
+        """Raise StoreChangedError unless the file still holds the generation that was opened."""
+        try:
+            # not `open_file`: it calls `check` under its lock
+            file = FileHandle(self.path)
+        except FileNotFoundError:
+            return  # removed just now: what is open stays whole
+        if not self._snapshot.is_in(file.fd):
+            self._mapping.check()
+            raise StoreChangedError(
+                f"{self.path}: was overwritten while it was in use: generation"
+                f" {self.ref.generation} of the store that was opened is no longer in it. Start the"
+                " training again; replace stores by renaming, never in place."
+            )
+        self._times = times
 
     def take(self, name: str, rows: IntArray) -> AnyArray | list[AnyArray]:
         """Return rows of a column as memory that is the caller's; a list if their shapes differ."""
@@ -182,18 +203,28 @@ class StoreView:
             missing += residency.missing_of(file, self.ranges(rows, names=others))
         return missing
 
-    def warm(self, *, progress: residency.Progress | None = None) -> int:
-        """Read all columns of the view into the page cache; return their bytes."""
+    def warm(
+        self,
+        *,
+        names: tuple[str, ...] | None = None,
+        progress: residency.Progress | None = None,
+    ) -> int:
+        """Read columns, by default all of the view, into the page cache; return their bytes."""
         rows = np.arange(len(self), dtype=np.int64)
         if not len(rows):
             return 0
         self.check()
-        return residency.warm(self.open_file(), self._data, self.ranges(rows), progress=progress)
+        ranges = self.ranges(rows, names=names)
+        return residency.warm(self.open_file(), self._data, ranges, progress=progress)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of all columns of the view."""
-        return sum(int(self.column(name).nbytes.sum()) for name in self.columns)
+        return self.nbytes_of(self.names)
+
+    def nbytes_of(self, names: tuple[str, ...]) -> int:
+        """Return the bytes of some columns."""
+        return sum(int(self.column(name).nbytes.sum()) for name in names)
 
     def row_groups(self) -> list[tuple[int, int]]:
         """Return [first, last) of the rows that lie together, by the largest column."""
@@ -378,7 +409,9 @@ def _shared(store: Store, ref: ViewRef) -> StoreView:
     mapping = store.snapshot.mapping
     if found is not None:
         mine = found.store.snapshot.mapping
-        if (mine.device, mine.inode) == (mapping.device, mapping.inode):
+        same_file = (mine.device, mine.inode) == (mapping.device, mapping.inode)
+        # a file overwritten in place by an equal build has its rows elsewhere
+        if same_file and found.store.snapshot.seals == store.snapshot.seals:
             return found
     fresh = StoreView(store, ref)
     _open_views[ref] = fresh

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from making import make_store
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -351,6 +352,54 @@ def test_a_batch_behaves_as_a_mapping(dataset):
     assert doubled["images"].dtype == torch.float64 and doubled["texts"] == batch["texts"]
     assert "Batch: images" in repr(batch)
     assert batch["images"].stride()[1:] == (1, 480, 3)  # channels last
+
+
+def test_names_of_a_batch_can_be_removed_and_set(dataset):
+    """What training code does with a dict: pop, update, setdefault, copy, del."""
+    for record in (dataset[1:4], Batch(dataset[1:4].as_dict()), dataset[2]):
+        names = set(record)
+        other = record.copy()
+        polygons = record.pop("polygons")
+        assert len(polygons) and "polygons" not in record and len(record) == len(names) - 1
+        for removed in (record, pickle.loads(pickle.dumps(record)), record.to("cpu")):
+            assert set(removed) == names - {"polygons"} == set(removed.as_dict())
+            with pytest.raises(
+                KeyError, match=r"no 'polygons' in this (batch|sample); it has .*text"
+            ):
+                removed["polygons"]
+            with pytest.raises(KeyError, match="no 'polygons'"):
+                del removed["polygons"]
+        with pytest.raises(KeyError, match="no 'polygons'"):
+            record.pop("polygons")
+        assert record.pop("polygons", None) is None and record.get("polygons") is None
+        del record["texts"]
+        record.update({"texts": 1}, more=2)
+        assert record["texts"] == 1 and record.setdefault("more", 3) == 2
+        assert record.setdefault("polygons", 4) == 4 == record["polygons"]
+        assert record.pop("more") == 2 and "more" not in record and "texts" in record
+        assert set(other) == names and len(other["polygons"]) == len(polygons)
+    batch = dataset[1:4]
+    batch.pop("images")
+    assert "images" not in batch.pin_memory() and "images" not in batch.layouts()
+    with pytest.raises(KeyError, match="no 'images'"):
+        batch.copy_into({"images": torch.empty(3)})
+
+
+def test_stores_of_several_sizes(dataset, tmp_path, monkeypatch):
+    """Their pictures are lists of tensors that are moved and pinned as tensors are."""
+    small = make_store(tmp_path / "small.ocrs", samples=3, sizes=(96,))
+    several = OCRStoreDataset([dataset.views[0].path, small], columns=["tensor"])
+    moved = several[[0, 38]].to("meta")
+    assert [image.device.type for image in moved["images"]] == ["meta", "meta"]
+    assert [tuple(image.shape[1:]) for image in moved["images"]] == [(160, 160), (96, 96)]
+    assert moved["polygons"] and moved["rows"].device.type == "meta"
+    with pytest.raises(TypeError, match="'images' is not one tensor and cannot be copied into"):
+        several[[0, 38]].copy_into({"images": torch.empty(2, 3, 160, 160, dtype=torch.uint8)})
+    monkeypatch.setattr("ocrstore.torch.records._has_accelerator", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
+    images = several[[0, 38]]["images"]
+    for pinned in (several[[0, 38]].pin_memory(), Batch({"images": images}).pin_memory()):
+        assert all(map(torch.equal, pinned["images"], [image + 1 for image in images]))
 
 
 def test_copy_into_buffers(dataset, store, other_path):

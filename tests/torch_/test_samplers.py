@@ -83,6 +83,41 @@ def test_used_samples_count_not_those_drawn_ahead():
     assert sampler.state_dict(consumed=100)["epoch"] == 1
 
 
+@pytest.mark.parametrize("consumed", [0, 8, 100])
+def test_an_epoch_drawn_to_its_end_may_be_unused(consumed):
+    """What was used counts in the epoch drawn last, until the next is begun or chosen."""
+    sampler = make("resumable", seed=1)
+    order = list(sampler)  # as workers do that are ahead by a whole epoch
+    other = make("resumable")
+    other.load_state_dict(sampler.state_dict(consumed=consumed))
+    if consumed < 100:
+        assert list(other) == order[consumed:]
+    assert other.epoch == 1 and list(other) == list(make_at(1))
+    sampler.set_epoch(1)
+    assert sampler.state_dict(consumed=0)["epoch"] == 1
+    list(itertools.islice(sampler, 20))
+    assert sampler.state_dict(consumed=8)["epoch"] == 1
+    assert sampler.state_dict(consumed=80)["epoch"] == 0
+
+
+def make_at(epoch):
+    """Return a sampler that draws this epoch."""
+    sampler = make("resumable", seed=1)
+    sampler.set_epoch(epoch)
+    return sampler
+
+
+def test_workers_that_are_a_whole_epoch_ahead(store_path):
+    """A state before the first batch was used is that of the epoch's beginning."""
+    dataset = OCRStoreDataset(store_path)
+    sampler = ResumableSampler(dataset, seed=3)
+    batches = iter(DataLoader(dataset, 16, sampler=sampler, num_workers=2))
+    state = sampler.state_dict(consumed=0)
+    assert (state["epoch"], state["position"]) == (0, 0)
+    assert sum(len(batch["rows"]) for batch in batches) == 37
+    assert sampler.state_dict(consumed=37)["epoch"] == 1
+
+
 @pytest.mark.parametrize("kind", ["resumable", "window"])
 @pytest.mark.parametrize("uneven", ["exact", "pad", "drop"])
 def test_ranks_share_the_samples(kind, uneven):

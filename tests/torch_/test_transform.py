@@ -3,6 +3,7 @@
 import gc
 import os
 import pickle
+import shutil
 import time
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -63,6 +64,61 @@ def test_maps_follow_the_polygons(store_path, transform):
             x, y = polygon.mean(axis=0).round().astype(int)
             padding = isinstance(transform, A.RandomCrop) and not sample["image"][:, y, x].any()
             assert padding or sample["image"][:, y, x].float().mean() > 200
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize(
+    "transform",
+    [A.HorizontalFlip(p=1), A.OneOf([A.HorizontalFlip(p=1)], p=1)],
+    ids=lambda t: type(t).__name__,
+)
+def test_a_transform_alone_is_composed(store_path, transform, fuse):
+    """A transform that is no composition does what a composition of it does."""
+    alone = OCRStoreDataset(store_path, transform=transform, fuse=fuse)[3]
+    composed = OCRStoreDataset(store_path, transform=A.Compose([A.HorizontalFlip(p=1)]))[3]
+    assert torch.equal(alone["image"], composed["image"])
+    assert len(alone["polygons"]) and all(
+        map(np.array_equal, alone["polygons"], composed["polygons"])
+    )
+
+
+@pytest.mark.parametrize("transform", [[A.NoOp()], 3, "flip", A.HorizontalFlip])
+def test_what_is_no_transform_is_refused_at_once(store_path, transform):
+    """Lists, numbers and classes are TypeErrors before the first sample."""
+    with pytest.raises(TypeError, match=r"expected an albumentations transform.*Compose"):
+        OCRStoreDataset(store_path, transform=transform)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_store_cut_while_a_transform_is_planned(store_path, tmp_path, fuse):
+    """The file is looked at once more before pixels are read; its loss is no transform's fault."""
+    path = Path(shutil.copy(store_path, tmp_path / "own.ocrs"))
+
+    class Cuts(A.HorizontalFlip):
+        """Cuts the file when its parameters are asked for."""
+
+        def get_params(self):
+            os.truncate(path, 8192)
+            return super().get_params()
+
+    steps = [A.VerticalFlip(p=1), Cuts(p=1)]
+    dataset = OCRStoreDataset(path, transform=A.Compose(steps), fuse=fuse)
+    if not fuse:  # pixels are read from the first step on
+        training = dataset._training[0]
+        training._view.annotation = lambda row: os.truncate(path, 8192)
+    with pytest.raises(ocrstore.StoreChangedError, match=r"own.ocrs: was cut from"):
+        dataset[3]
+
+
+def test_warming_for_a_transform(store_path):
+    """Training reads whole pictures; the view's columns stay where they are."""
+    dataset = OCRStoreDataset(store_path, transform=A.NoOp())
+    store = ocrstore.open(store_path)
+    told = []
+    nbytes = dataset.warm(progress=lambda done, total: told.append((done, total)))
+    assert nbytes == int(store["image"].nbytes.sum()) == told[-1][1]
+    plain = OCRStoreDataset(store_path, columns=["tensor"]).warm()
+    assert plain == int(store["tensor"].nbytes.sum())
 
 
 def test_polygons_outside_of_a_crop_are_gone(store_path):
