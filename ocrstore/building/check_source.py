@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.planning import not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.building.views import IMPORTED, stored_views
 from ocrstore.decode import DEFAULT_MAX_PIXELS
@@ -59,7 +60,8 @@ def check_source(
 ) -> SourceCheck:
     """Derive the samples of a store from their source again and compare every bit.
 
-    `sample` takes only so many of them, chosen by chance. The source's pictures that are not in
+    `sample` takes only so many of them, chosen by chance. A folder that has none of the store's
+    samples is one finding. The source's pictures that are not in
     the store must be ones that cannot be used; without `sample` that is checked, too.
     """
     if sample is not None and sample < 1:
@@ -78,6 +80,10 @@ def check_source(
         job = Job(views, max_pixels=limit, maps_folder=folder)
         there = set(source.keys)
         missing = [key for key in store.keys if key not in there]
+        if missing and len(missing) == len(store):
+            # every sample would be a finding, and `ocrstore build` the wrong advice
+            result.findings.append(Finding(not_its_folder(len(store), source.images)))
+            return result
         result.findings += [
             Finding("is in the store, and its picture is not in the source", sample=key)
             for key in missing

@@ -20,8 +20,9 @@ from ocrstore.building.report import BuildReport
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
 from ocrstore.building.space import Estimate, estimate
+from ocrstore.building.views import View
 from ocrstore.cli.console import console, fail, human_bytes, print_json
-from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
+from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options, stored_view
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 
 _SHOWN = 5
@@ -85,6 +86,7 @@ def build_command(
 
     Annotations are looked for beside the pictures and beside the folder, and their dialect is
     recognised. Only what changed is done: new, changed and removed pictures, another recipe.
+    Without --size, --columns, --codec and --recipe a store that is there keeps its own recipe.
     Interrupted (Ctrl-C, killed, a full disk), the same command goes on where it stopped, and a
     store that was there is as it was until everything is done.
 
@@ -98,13 +100,18 @@ def build_command(
 
     Exit code 1 if anything was left out; the report says what and why.
     """
+    kept = None
+    if not (force or recipe or size or columns or codecs):
+        kept = stored_view(out, maps=maps is not None)
     plan, options = prepare(
         images,
         out,
         annotations=annotations,
         format=format_,
-        recipe=make_recipe(recipe, size, columns, codecs or None, None),
-        view=view,
+        recipe=kept.recipe
+        if kept is not None
+        else make_recipe(recipe, size, columns, codecs or None, None),
+        view=view or (None if kept is None else kept.name),
         maps=maps,
         workers=workers,
         on_error=on_error,
@@ -112,9 +119,9 @@ def build_command(
         max_pixels=max_pixels,
     )
     if dry_run:
-        return _dry_run(plan, max_pixels, as_json)
-    if not as_json:
-        _print_plan(plan)
+        return _dry_run(plan, kept, max_pixels, as_json)
+    if not as_json and not plan.mistaken:
+        _print_plan(plan, kept)
     try:
         with _bar(quiet=as_json) as tell:
             result = execute(plan, options.telling(tell))
@@ -132,7 +139,7 @@ def build_command(
     return 0 if result.ok else 1
 
 
-def _print_plan(plan: BuildPlan) -> None:
+def _print_plan(plan: BuildPlan, kept: View | None) -> None:
     out = console()
     out.print(escape(plan.source.description), style="dim")
     words = {
@@ -142,6 +149,10 @@ def _print_plan(plan: BuildPlan) -> None:
         "nothing": "nothing to do for",
     }
     out.print(f"{words[plan.action]} [bold]{escape(str(plan.target))}[/]")
+    if kept is not None:
+        out.print(
+            f"  · by the store's own recipe (view {escape(kept.name)}), as no other was given"
+        )
     for reason in plan.reasons:
         out.print(f"  · {escape(reason)}")
     found = plan.unfinished
@@ -153,7 +164,7 @@ def _print_plan(plan: BuildPlan) -> None:
             out.print(f"  · {work} are there already")
 
 
-def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
+def _dry_run(plan: BuildPlan, kept: View | None, max_pixels: int, as_json: bool) -> int:
     expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
     folder = plan.target.absolute().parent
     free = shutil.disk_usage(folder).free
@@ -163,6 +174,7 @@ def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
                 "store": str(plan.target),
                 "action": plan.action,
                 "reasons": list(plan.reasons),
+                "mistaken": plan.mistaken,
                 "samples": expected.samples,
                 "columns": expected.columns,
                 "nbytes": expected.total_nbytes,
@@ -173,7 +185,10 @@ def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
             }
         )
         return 0
-    _print_plan(plan)
+    _print_plan(plan, kept)
+    if plan.mistaken:
+        out = "a build without --force would be refused"
+        console().print(f"  [yellow]![/] {escape(plan.mistaken)} {out}")
     print_estimate(expected)
     room = "enough" if free > expected.total_nbytes else "[red]not enough[/]"
     console().print(

@@ -52,6 +52,11 @@ def shown(text: object) -> str:
     return escape(written)
 
 
+def counted(number: int, what: str) -> str:
+    """Write a number with what it counts: 1 sample, 2 samples."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def human_bytes(nbytes: float) -> str:
     """Write a size in words: 1.2 MB."""
     for unit in ("B", "kB", "MB", "GB"):

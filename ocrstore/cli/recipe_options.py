@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from ocrstore.building.views import IMPORTED, View, stored_views
+from ocrstore.maps import ALGORITHM
 from ocrstore.recipe import CODECS, DTYPES
+from ocrstore.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -48,6 +52,24 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
             )
         codecs[column] = codec
     return codecs
+
+
+def stored_view(store: Path, *, maps: bool) -> View | None:
+    """Return a store's default view, to be built again by its own recipe; None if there is none."""
+    if not store.exists():
+        return None
+    with Store(store) as opened:
+        views = stored_views(opened.metadata, where=str(store))
+    if not views:
+        return None
+    view = views[0]
+    if view.recipe.map_algorithm.startswith(IMPORTED) and not maps:
+        raise click.UsageError(
+            f"{store} was built with map files: name their folder with --maps, or give --size or "
+            "--recipe to have its maps drawn."
+        )
+    # maps are drawn as this version draws them, whatever drew the store's
+    return replace(view, recipe=replace(view.recipe, map_algorithm=ALGORITHM))
 
 
 def recipe_options(command: F) -> F:

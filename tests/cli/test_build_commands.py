@@ -102,6 +102,57 @@ def test_add_view_and_verify_source(images, run, tmp_path):
     assert code == 2 and "--source" in err
 
 
+def test_another_folder_does_not_empty_a_store(images, run, tmp_path):
+    """None of the store's samples is there: refused but with --force, told by --dry-run, verify."""
+    store, other = tmp_path / "val.ocrs", tmp_path / "other"
+    run("build", images, "--out", store, "--size", 64)
+    before = store.read_bytes()
+    other.mkdir()
+    cv2.imwrite(str(other / "stranger.png"), np.zeros((20, 30, 3), np.uint8))
+    words = f"none of the 3 samples of the store is in {other}; is it the right folder?"
+    code, out, err = run("build", other, "--out", store)
+    assert code == 2 and words in err and "--force" in err and not out
+    code, out, _ = run("build", other, "--out", store, "--dry-run")
+    assert code == 0 and words in out and "refused" in out
+    _, out, _ = run("build", other, "--out", store, "--dry-run", "--json")
+    assert json.loads(out)["mistaken"] == words
+    code, out, _ = run("verify", store, "--source", other)
+    assert code == 1 and out.count("✗") == 2 and words in out and "1 finding;" in out
+    assert "ocrstore build" not in out and store.read_bytes() == before
+    run("build", other, "--out", store, "--size", 64, "--force")
+    assert ocrstore.open(store).keys == ("stranger.png",)
+
+
+def test_a_store_keeps_its_recipe_where_none_is_given(images, run, tmp_path):
+    """Size, columns, codecs and the view's name stay; an option that is given changes them."""
+    store = tmp_path / "val.ocrs"
+    recipe = ("--size", 64, "--columns", "tensor,inverse_matrix", "--codec", "tensor=zstd")
+    run("build", images, "--out", store, *recipe, "--view", "mine")
+    before = store.read_bytes()
+    code, out, _ = run("build", images, "--out", store)
+    assert code == 0 and "by the store's own recipe (view mine)" in out and "nothing to do" in out
+    assert store.read_bytes() == before
+    cv2.imwrite(str(images / "new.jpg"), np.zeros((20, 30, 3), np.uint8))
+    code, out, _ = run("build", images, "--out", store)
+    assert code == 0 and "1 made, 3 reused" in out
+    with ocrstore.open(store) as opened:
+        assert list(opened.columns) == ["tensor", "inverse_matrix"]
+        assert opened["tensor"][3].shape == (64, 64, 3)
+    code, out, _ = run("build", images, "--out", store, "--size", 32)
+    assert code == 0 and "own recipe" not in out and "size: [64, 64] -> [32, 32]" in out
+
+
+def test_a_store_with_map_files_needs_them_again(images, run, tmp_path):
+    """Without --maps and without a recipe the maps would silently be drawn; that is refused."""
+    store, maps = tmp_path / "val.ocrs", tmp_path / "maps"
+    maps.mkdir()
+    run("build", images, "--out", store, "--size", 64, "--maps", maps)
+    code, _, err = run("build", images, "--out", store)
+    assert code == 2 and "--maps" in err
+    code, out, _ = run("build", images, "--out", store, "--maps", maps)
+    assert "by the store's own recipe (view 64)" in out and "nothing to do" in out
+
+
 def test_plan(images, run):
     """Figures for people and for programs."""
     code, out, _ = run("plan", images, "--size", 64)
