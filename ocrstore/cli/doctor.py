@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ocrstore.cli.console import STORE, console, human_bytes, print_json
-from ocrstore.errors import OCRStoreError
+from ocrstore.cli.torch_needed import explain_missing
 
 _ENOUGH_SHM = 256 * 2**20
 
@@ -33,12 +33,8 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
 
     Exit code 1 if memory or a limit will not hold what an epoch reads.
     """
-    try:
+    with explain_missing("doctor", "torch"):
         from ocrstore.torch.doctor import FINDERS, diagnose
-    except ImportError as exc:
-        raise OCRStoreError(
-            "`ocrstore doctor` needs PyTorch: install it with pip install 'ocrstore[torch]'."
-        ) from exc
     found = diagnose(store, workers=workers, batch_size=batch_size)
     if as_json:
         record = dataclasses.asdict(found)

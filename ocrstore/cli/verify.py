@@ -10,6 +10,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
+from ocrstore.cli.torch_needed import explain_missing
 from ocrstore.verification import verify
 
 _SHOWN = 20
@@ -52,7 +53,8 @@ def verify_command(
     Exit code 1 if anything is wrong.
     """
     if source is not None:
-        from ocrstore.cli.verify_source import verify_source  # decoders are needed for this only
+        with explain_missing("verify --source", "build"):  # decoders are needed for this only
+            from ocrstore.cli.verify_source import verify_source
 
         return verify_source(
             store,

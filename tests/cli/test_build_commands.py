@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -201,3 +203,28 @@ def test_plan_where_memory_is_short(images, run, monkeypatch):
     memory(1000)
     code, out, _ = run("plan", images, "--size", 64)
     assert code == 1 and "still does not fit" in out and "--columns tensor" in out
+
+
+def test_without_the_build_extra(images, tmp_path):
+    """Commands that need it say what to install, in one line; the others and --help work."""
+    code = "import sys; sys.modules['cv2'] = None; from ocrstore.cli import main; main()"
+    store = tmp_path / "val.ocrs"
+    ocrstore.build(images, store, size=32, workers=0)
+
+    def run(*arguments):
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    for command in (
+        ("build", images, "--out", tmp_path / "new.ocrs"),
+        ("add-view", store, "--size", 16),
+        ("plan", images),
+        ("verify", store, "--source", images),
+    ):
+        code_, _, err = run(*command)
+        assert code_ == 2 and err.count("\n") == 1, err
+        assert "needs cv2, which is missing: pip install 'ocrstore[build]'" in err
+    code_, out, _ = run("--help")
+    assert code_ == 0 and "(pip install 'ocrstore[build]')" in out
+    assert run("verify", store)[0] == 0
