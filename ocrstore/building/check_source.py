@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.kinds import loses
 from ocrstore.building.planning import not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.building.views import IMPORTED, stored_views
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
-from ocrstore.sample import Problem
+from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 from ocrstore.verification import Finding
@@ -97,6 +98,7 @@ def check_source(
         with deriver(job, len(keys), workers) as pool:
             outcomes = pool.derive_all(_tasks(source, keys))
             for count, (task, outcome) in enumerate(outcomes, 1):
+                _note_problems(task.sample, result)
                 _compare(store, task.sample.key, outcome, task.sample.key in known, result)
                 if progress is not None:
                     progress(count, len(keys))
@@ -106,6 +108,15 @@ def check_source(
 def _tasks(source: Source, keys: list[str]) -> Iterator[Task]:
     for key in keys:
         yield Task(source[key])
+
+
+def _note_problems(sample: SourceSample, result: SourceCheck) -> None:
+    """Tell what a build would leave out of the annotation; nothing of it is in a store."""
+    result.notes += [
+        f"{sample.key}: {problem.message} ({problem.kind})"
+        for problem in sample.problems
+        if loses(problem)
+    ]
 
 
 def _compare(
