@@ -11,6 +11,7 @@ from ocrstore.cli.console import fail
 from ocrstore.cli.torch_needed import MissingPackageError, explain_missing
 from ocrstore.errors import (
     OCRStoreError,
+    RecipeMismatchError,
     SchemaError,
     StoreExistsError,
     UnknownColumnError,
@@ -40,6 +41,7 @@ COMMANDS = {
 }
 
 _WRONG_USE = (
+    RecipeMismatchError,
     SchemaError,
     StoreExistsError,
     UnknownColumnError,

@@ -52,7 +52,7 @@ def verify_source(
     for note in result.notes[:_SHOWN]:
         out.print(f"[dim]· {escape(note)}[/]")
     summary = (
-        f"{result.samples} of {result.of} samples derived again, "
+        f"{result.samples} of {counted(result.of, 'sample')} derived again, "
         f"{human_bytes(result.compared_nbytes)} compared in {seconds:.1f} s"
     )
     if result.ok:

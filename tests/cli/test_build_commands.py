@@ -178,12 +178,12 @@ def test_plan(images, run):
     ],
 )
 def test_wrong_use(images, run, tmp_path, options, words):
-    """Wrong options are exit code 2 (or 1 for the source's), with what is expected."""
+    """Wrong options are exit code 2, with what is expected."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("size: 32\n")
     options = [str(recipe) if option == "RECIPE" else option for option in options]
     code, _, err = run("build", images, "--out", tmp_path / "x.ocrs", *options)
-    assert code in (1, 2) and words in " ".join(err.split())
+    assert code == 2 and words in " ".join(err.split())
     assert not (tmp_path / "x.ocrs").exists()
 
 
@@ -203,6 +203,48 @@ def test_plan_where_memory_is_short(images, run, monkeypatch):
     memory(1000)
     code, out, _ = run("plan", images, "--size", 64)
     assert code == 1 and "still does not fit" in out and "--columns tensor" in out
+
+
+def test_wrong_places_are_wrong_use(images, run, tmp_path):
+    """No such folder for a result, no pictures, no such view: exit code 2, before any work."""
+    store, nowhere, empty = tmp_path / "val.ocrs", tmp_path / "nowhere", tmp_path / "empty"
+    empty.mkdir()
+    run("build", images, "--out", store, "--size", 32)
+    for command in (
+        ("build", images, "--out", nowhere / "x.ocrs"),
+        ("build", images, "--out", store, "--report", nowhere / "x.json"),
+        ("report", store, "--out", nowhere / "x.html"),
+        ("export-index", store, nowhere / "x.csv"),
+    ):
+        code, out, err = run(*command)
+        assert code == 2 and "no such folder" in err and not out
+    for command in (("build", empty, "--out", tmp_path / "x.ocrs"), ("plan", empty)):
+        code, _, err = run(*command)
+        assert code == 2 and "no picture in it" in err
+
+
+def test_a_log_gets_no_progress(images, run, tmp_path):
+    """Where standard error is no terminal, no bar and no empty line is written to it."""
+    store = tmp_path / "val.ocrs"
+    for command in (
+        ("build", images, "--out", store, "--size", 32),
+        ("add-view", store, "--size", 16),
+        ("verify", store),
+        ("verify", store, "--source", images),
+        ("compact", store),
+    ):
+        code, _, err = run(*command)
+        assert code == 0 and err == ""
+
+
+def test_verify_source_notes_what_cannot_be_used(images, run, tmp_path):
+    """A line of an annotation that cannot be read is in no store: noted, and no difference."""
+    store = tmp_path / "val.ocrs"
+    run("build", images, "--out", store, "--size", 32)
+    with (images.parent / "gt" / "gt_img [1].txt").open("a") as file:
+        file.write("junk\n")
+    code, out, _ = run("verify", store, "--source", images)
+    assert code == 0 and "· img [1].jpg: " in out and "line 3" in out
 
 
 def test_without_the_build_extra(images, tmp_path):
