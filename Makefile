@@ -9,7 +9,7 @@ SUITE ?=
 .PHONY: help setup bench-setup demo check format test coverage bench bench-quick clean
 
 help:
-	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train"
+	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train, eval, predict"
 	@echo "make check       ruff, formatting, mypy --strict"
 	@echo "make test        the whole test suite"
 	@echo "make coverage    the test suite with branch coverage of ocrstore/format"

@@ -291,6 +291,6 @@ def _note_dead_space(
         )
     if tail:
         result.notes.append(
-            f"{tail} bytes behind the last page are dead space (a killed append, or something "
-            "appended to the file); `ocrstore compact` removes them."
+            f"dead space behind the last page: {tail} byte{'' if tail == 1 else 's'} (a killed "
+            "append, or something appended to the file); `ocrstore compact` removes it."
         )

@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.kinds import loses
+from ocrstore.building.planning import not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.building.views import IMPORTED, stored_views
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
-from ocrstore.sample import Problem
+from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 from ocrstore.verification import Finding
@@ -59,7 +61,8 @@ def check_source(
 ) -> SourceCheck:
     """Derive the samples of a store from their source again and compare every bit.
 
-    `sample` takes only so many of them, chosen by chance. The source's pictures that are not in
+    `sample` takes only so many of them, chosen by chance. A folder that has none of the store's
+    samples is one finding. The source's pictures that are not in
     the store must be ones that cannot be used; without `sample` that is checked, too.
     """
     if sample is not None and sample < 1:
@@ -78,6 +81,10 @@ def check_source(
         job = Job(views, max_pixels=limit, maps_folder=folder)
         there = set(source.keys)
         missing = [key for key in store.keys if key not in there]
+        if missing and len(missing) == len(store):
+            # every sample would be a finding, and `ocrstore build` the wrong advice
+            result.findings.append(Finding(not_its_folder(len(store), source.images)))
+            return result
         result.findings += [
             Finding("is in the store, and its picture is not in the source", sample=key)
             for key in missing
@@ -91,6 +98,7 @@ def check_source(
         with deriver(job, len(keys), workers) as pool:
             outcomes = pool.derive_all(_tasks(source, keys))
             for count, (task, outcome) in enumerate(outcomes, 1):
+                _note_problems(task.sample, result)
                 _compare(store, task.sample.key, outcome, task.sample.key in known, result)
                 if progress is not None:
                     progress(count, len(keys))
@@ -100,6 +108,15 @@ def check_source(
 def _tasks(source: Source, keys: list[str]) -> Iterator[Task]:
     for key in keys:
         yield Task(source[key])
+
+
+def _note_problems(sample: SourceSample, result: SourceCheck) -> None:
+    """Tell what a build would leave out of the annotation; nothing of it is in a store."""
+    result.notes += [
+        f"{sample.key}: {problem.message} ({problem.kind})"
+        for problem in sample.problems
+        if loses(problem)
+    ]
 
 
 def _compare(

@@ -72,6 +72,17 @@ class BuildPlan:
         )
 
     @property
+    def mistaken(self) -> str:
+        """Why this is hardly the store's folder; empty if it shares a sample with the store."""
+        if (
+            self.old is None
+            or not len(self.old)
+            or not set(self.old.keys).isdisjoint(self.source.keys)
+        ):
+            return ""
+        return not_its_folder(len(self.old), self.source.images)
+
+    @property
     def obstacle(self) -> str:
         """Why the unfinished work that was found is discarded; empty if it is gone on with."""
         if self.unfinished is None:
@@ -81,6 +92,13 @@ class BuildPlan:
         if self.action == "nothing":
             return "the store is as the source is, without it"
         return why_not(self.unfinished, self.token, in_place=self.action == "update")
+
+
+def not_its_folder(samples: int, images: Path) -> str:
+    """Say that none of a store's samples is in a folder."""
+    none = "the one sample" if samples == 1 else f"none of the {samples} samples"
+    is_not = "is not" if samples == 1 else "is"
+    return f"{none} of the store {is_not} in {images}; is it the right folder?"
 
 
 def plan_build(

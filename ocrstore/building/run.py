@@ -20,7 +20,7 @@ from ocrstore.building.provenance import describe_problems, describe_source
 from ocrstore.building.report import BuildReport
 from ocrstore.building.views import views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.errors import SourceError, StoreBusyError, WriteError
+from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
 from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.unfinished import drop_unfinished
@@ -64,7 +64,11 @@ class Options:
 
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
-    """Do what a plan says."""
+    """Do what a plan says; raises StoreExistsError where that would empty the wrong store."""
+    if plan.mistaken:
+        raise StoreExistsError(
+            f"{plan.target}: {plan.mistaken} Nothing was changed; --force does it all the same"
+        )
     run = _Run(plan, options)
     run.start()
     if plan.action == "update":

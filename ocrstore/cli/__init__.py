@@ -8,8 +8,10 @@ import sys
 import click
 
 from ocrstore.cli.console import fail
+from ocrstore.cli.torch_needed import MissingPackageError, explain_missing
 from ocrstore.errors import (
     OCRStoreError,
+    RecipeMismatchError,
     SchemaError,
     StoreExistsError,
     UnknownColumnError,
@@ -39,6 +41,7 @@ COMMANDS = {
 }
 
 _WRONG_USE = (
+    RecipeMismatchError,
     SchemaError,
     StoreExistsError,
     UnknownColumnError,
@@ -56,9 +59,29 @@ class _Commands(click.Group):
         if place is None:
             return None
         module, name = place.split(":")
-        command = getattr(importlib.import_module(f"ocrstore.cli.{module}"), name)
+        try:
+            with explain_missing(cmd_name, "build"):
+                command = getattr(importlib.import_module(f"ocrstore.cli.{module}"), name)
+        except MissingPackageError as exc:
+            return _unavailable(cmd_name, exc)
         assert isinstance(command, click.Command)
         return command
+
+
+def _unavailable(name: str, why: MissingPackageError) -> click.Command:
+    """Stand in for a command that cannot be imported: `ocrstore --help` lists it all the same."""
+
+    def complain(rest: tuple[str, ...]) -> None:  # noqa: ARG001  # what the command would be given
+        raise why
+
+    return click.Command(
+        name,
+        callback=complain,
+        params=[click.Argument(["rest"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True},
+        help=f"Cannot be used yet: {why.message}",
+        short_help=f"(pip install {why.message.rpartition(' ')[2]})",
+    )
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -73,7 +96,7 @@ def cli() -> None:
       ocrstore verify val.ocrs         is every byte as it was written
       ocrstore view val.ocrs           look at it in the browser
 
-    Exit codes: 0 all is well, 1 a problem was found, 2 wrong use.
+    Exit codes: 0 all is well, 1 a problem was found, 2 wrong use, 130 interrupted.
     """
 
 

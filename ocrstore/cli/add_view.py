@@ -9,7 +9,15 @@ import click
 from rich.markup import escape
 
 from ocrstore.building.add_view import add_view
-from ocrstore.cli.console import STORE, console, fail, human_bytes, print_json, progress_bar
+from ocrstore.cli.console import (
+    STORE,
+    console,
+    counted,
+    fail,
+    human_bytes,
+    print_json,
+    progress_bar,
+)
 from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
 
 
@@ -78,7 +86,8 @@ def add_view_command(
         out.print(f"[yellow]![/] discarded {escape(result.discarded)}")
     found = f" ({result.resumed} of an interrupted run)" if result.resumed else ""
     out.print(
-        f"[green]✓[/] {escape(result.store)}: view {result.view} of {result.samples} samples"
+        f"[green]✓[/] {escape(result.store)}: view {result.view} of "
+        f"{counted(result.samples, 'sample')}"
         f"{found} in {result.seconds:.1f} s: {escape(sizes)}"
     )
     return 0

@@ -20,8 +20,15 @@ from ocrstore.building.report import BuildReport
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
 from ocrstore.building.space import Estimate, estimate
-from ocrstore.cli.console import console, fail, human_bytes, print_json
-from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
+from ocrstore.building.views import View
+from ocrstore.cli.console import TARGET, console, counted, fail, human_bytes, print_json
+from ocrstore.cli.recipe_options import (
+    FOLDER,
+    recipe_options,
+    source_options,
+    stored_view,
+    wrong_source,
+)
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 
 _SHOWN = 5
@@ -29,9 +36,7 @@ _SHOWN = 5
 
 @click.command("build")
 @click.argument("images", type=FOLDER)
-@click.option(
-    "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The store."
-)
+@click.option("--out", required=True, type=TARGET, help="The store.")
 @source_options
 @recipe_options
 @click.option("--maps", type=FOLDER, help="A folder of <stem>.npz files with maps to take over.")
@@ -58,7 +63,7 @@ _SHOWN = 5
 @click.option("--dry-run", is_flag=True, help="Say what would be done and how large it gets.")
 @click.option(
     "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=TARGET,
     help="Write everything that was found to a JSON file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report for programs.")
@@ -85,6 +90,7 @@ def build_command(
 
     Annotations are looked for beside the pictures and beside the folder, and their dialect is
     recognised. Only what changed is done: new, changed and removed pictures, another recipe.
+    Without --size, --columns, --codec and --recipe a store that is there keeps its own recipe.
     Interrupted (Ctrl-C, killed, a full disk), the same command goes on where it stopped, and a
     store that was there is as it was until everything is done.
 
@@ -98,23 +104,29 @@ def build_command(
 
     Exit code 1 if anything was left out; the report says what and why.
     """
-    plan, options = prepare(
-        images,
-        out,
-        annotations=annotations,
-        format=format_,
-        recipe=make_recipe(recipe, size, columns, codecs or None, None),
-        view=view,
-        maps=maps,
-        workers=workers,
-        on_error=on_error,
-        force=force,
-        max_pixels=max_pixels,
-    )
+    kept = None
+    if not (force or recipe or size or columns or codecs):
+        kept = stored_view(out, maps=maps is not None)
+    with wrong_source():
+        plan, options = prepare(
+            images,
+            out,
+            annotations=annotations,
+            format=format_,
+            recipe=kept.recipe
+            if kept is not None
+            else make_recipe(recipe, size, columns, codecs or None, None),
+            view=view or (None if kept is None else kept.name),
+            maps=maps,
+            workers=workers,
+            on_error=on_error,
+            force=force,
+            max_pixels=max_pixels,
+        )
     if dry_run:
-        return _dry_run(plan, max_pixels, as_json)
-    if not as_json:
-        _print_plan(plan)
+        return _dry_run(plan, kept, max_pixels, as_json)
+    if not as_json and not plan.mistaken:
+        _print_plan(plan, kept)
     try:
         with _bar(quiet=as_json) as tell:
             result = execute(plan, options.telling(tell))
@@ -132,7 +144,7 @@ def build_command(
     return 0 if result.ok else 1
 
 
-def _print_plan(plan: BuildPlan) -> None:
+def _print_plan(plan: BuildPlan, kept: View | None) -> None:
     out = console()
     out.print(escape(plan.source.description), style="dim")
     words = {
@@ -142,18 +154,23 @@ def _print_plan(plan: BuildPlan) -> None:
         "nothing": "nothing to do for",
     }
     out.print(f"{words[plan.action]} [bold]{escape(str(plan.target))}[/]")
+    if kept is not None:
+        out.print(
+            f"  · by the store's own recipe (view {escape(kept.name)}), as no other was given"
+        )
     for reason in plan.reasons:
         out.print(f"  · {escape(reason)}")
     found = plan.unfinished
     if found is not None:
-        work = f"{found.samples} samples ({human_bytes(found.nbytes)}) of an interrupted run"
+        work = f"{counted(found.samples, 'sample')} ({human_bytes(found.nbytes)})"
+        work += f" of an interrupted run {'is' if found.samples == 1 else 'are'}"
         if plan.obstacle:
-            out.print(f"  [yellow]![/] {work} are discarded: {escape(plan.obstacle)}")
+            out.print(f"  [yellow]![/] {work} discarded: {escape(plan.obstacle)}")
         else:
-            out.print(f"  · {work} are there already")
+            out.print(f"  · {work} there already")
 
 
-def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
+def _dry_run(plan: BuildPlan, kept: View | None, max_pixels: int, as_json: bool) -> int:
     expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
     folder = plan.target.absolute().parent
     free = shutil.disk_usage(folder).free
@@ -163,6 +180,7 @@ def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
                 "store": str(plan.target),
                 "action": plan.action,
                 "reasons": list(plan.reasons),
+                "mistaken": plan.mistaken,
                 "samples": expected.samples,
                 "columns": expected.columns,
                 "nbytes": expected.total_nbytes,
@@ -173,7 +191,10 @@ def _dry_run(plan: BuildPlan, max_pixels: int, as_json: bool) -> int:
             }
         )
         return 0
-    _print_plan(plan)
+    _print_plan(plan, kept)
+    if plan.mistaken:
+        out = "a build without --force would be refused"
+        console().print(f"  [yellow]![/] {escape(plan.mistaken)} {out}")
     print_estimate(expected)
     room = "enough" if free > expected.total_nbytes else "[red]not enough[/]"
     console().print(
@@ -191,14 +212,15 @@ def print_estimate(expected: Estimate) -> None:
         table.add_row(escape(name), expected.chosen[name], human_bytes(nbytes), each)
     out.print(table)
     out.print(
-        f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for {expected.samples} pictures "
-        f"(measured on {expected.measured})"
+        f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "
+        f"{counted(expected.samples, 'picture')} (measured on {expected.measured})"
     )
 
 
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Tell]:
     """Show progress with rate, time left and counts of problems, on standard error."""
+    shown_on = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -206,9 +228,9 @@ def _bar(*, quiet: bool) -> Iterator[Tell]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[problems]}"),
-        console=Console(stderr=True),
+        console=shown_on,
         transient=True,
-        disable=quiet,
+        disable=quiet or not shown_on.is_terminal,
     )
     with bar:
         task = bar.add_task("building", total=None, rate="", problems="")
@@ -246,10 +268,10 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     made = f"{result.derived} made, {result.reused} reused"
     made += f" ({result.resumed} of an interrupted build)" if result.resumed else ""
     made += f", {result.removed} removed" if result.removed else ""
-    facts.add_row("samples", f"[bold]{result.samples}[/] of {result.pictures} pictures; {made}")
+    of = counted(result.pictures, "picture")
+    facts.add_row("samples", f"[bold]{result.samples}[/] of {of}; {made}")
     if result.skipped:
-        count = len(result.skipped)
-        facts.add_row("skipped", f"[red]{count}[/] picture{'' if count == 1 else 's'}")
+        facts.add_row("skipped", f"[red]{counted(len(result.skipped), 'picture')}[/]")
     facts.add_row("polygons", f"{result.polygons}, {result.ignored_polygons} of them ignored")
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
     facts.add_row("columns", escape(sizes))

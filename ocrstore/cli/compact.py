@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
+from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json, progress_bar
 from ocrstore.format.editing import compact
 from ocrstore.format.unfinished import find_unfinished
 
@@ -36,5 +36,6 @@ def compact_command(store: Path, as_json: bool) -> None:
     else:
         if found is not None:
             nbytes = human_bytes(found.nbytes)
-            console().print(f"dropped {found.samples} samples ({nbytes}) of unfinished work")
+            work = counted(found.samples, "sample")
+            console().print(f"dropped {work} ({nbytes}) of unfinished work")
         console().print(f"[green]✓[/] {store}: {human_bytes(before)} -> {human_bytes(after)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,21 @@ from rich.progress import (
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """The argument type of a store that must be there."""
+
+
+class NewFile(click.Path):
+    """A file to be written, in a folder that is there: said before the work, not after it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or end the command with what is missing."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.absolute().parent.is_dir():
+            self.fail(f"{path.parent}: no such folder; make it first.", param, ctx)
+        return path
+
+
+TARGET = NewFile(dir_okay=False)
+"""The type of a file that a command writes."""
 
 COUNT = click.IntRange(1)
 """The type of an option that counts something, at least one."""
@@ -52,6 +68,11 @@ def shown(text: object) -> str:
     return escape(written)
 
 
+def counted(number: int, what: str) -> str:
+    """Write a number with what it counts: 1 sample, 2 samples."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def human_bytes(nbytes: float) -> str:
     """Write a size in words: 1.2 MB."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -67,19 +88,21 @@ def progress_bar(
 ) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on standard error; yields a function of (done, total)."""
     counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+    shown_on = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         *counts,
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=shown_on,
         transient=True,
-        disable=quiet,
+        disable=quiet or not shown_on.is_terminal,  # a log would get an empty line
     )
     with bar:
         task = bar.add_task(what, total=None)
 
         def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            # whole pages are read, a little more than is asked for
+            bar.update(task, completed=min(done, total), total=total)
 
         yield advance

@@ -9,22 +9,35 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import STORE, console, human_bytes, print_json
-from ocrstore.errors import OCRStoreError
+from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json
+from ocrstore.cli.torch_needed import explain_missing
 
 _ENOUGH_SHM = 256 * 2**20
 
 
 @click.command("doctor")
 @click.argument("store", type=STORE)
-@click.option("--workers", type=click.IntRange(0), default=4, show_default=True)
-@click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    default=4,
+    show_default=True,
+    help="Worker processes of the loader that is measured; 0 reads in its own process.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Samples in a batch of that loader.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
 def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) -> int:
     """Tell what training from a store costs on this machine.
 
-    Runs one epoch of a DataLoader in a fresh process and adds up what it and its workers take;
-    says how much of the store is in the page cache, and whether memory will hold it.
+    Runs one epoch of a DataLoader in a fresh process and adds up what it and its workers take,
+    beside the same without a store, in a process with the same packages loaded; says
+    how much of the store is in the page cache, and whether memory will hold it.
 
     \b
     Examples:
@@ -33,12 +46,8 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
 
     Exit code 1 if memory or a limit will not hold what an epoch reads.
     """
-    try:
+    with explain_missing("doctor", "torch"):
         from ocrstore.torch.doctor import FINDERS, diagnose
-    except ImportError as exc:
-        raise OCRStoreError(
-            "`ocrstore doctor` needs PyTorch: install it with pip install 'ocrstore[torch]'."
-        ) from exc
     found = diagnose(store, workers=workers, batch_size=batch_size)
     if as_json:
         record = dataclasses.asdict(found)
@@ -46,8 +55,9 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
         return 1 if found.fits is False else 0
     out = console()
     out.print(
-        f"[bold]{escape(found.path)}[/]: {found.samples} samples, {human_bytes(found.file_nbytes)};"
-        f" an epoch of its view reads {human_bytes(found.view_nbytes)}"
+        f"[bold]{escape(found.path)}[/]: {counted(found.samples, 'sample')},"
+        f" {human_bytes(found.file_nbytes)}; an epoch of its view reads"
+        f" {human_bytes(found.view_nbytes)}"
     )
     if found.cached_nbytes is not None:
         share = found.cached_nbytes / max(found.file_nbytes, 1)
@@ -62,11 +72,12 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
             f" control group's limit: {limit}"
         )
     if found.store is not None and found.bare is not None:
-        table = Table(title=f"after one epoch with {workers} workers, all processes together")
+        with_workers = counted(workers, "worker")
+        table = Table(title=f"after one epoch with {with_workers}, all processes together")
         table.add_column("")
         for name in ("own memory", "shared memory", "pages of files", "PSS", "RSS"):
             table.add_column(name, justify="right")
-        for name, memory in (("torch alone", found.bare), ("with the store", found.store)):
+        for name, memory in (("torch, Arrow alone", found.bare), ("with the store", found.store)):
             sizes = (
                 memory.pss_anonymous,
                 memory.pss_shared,

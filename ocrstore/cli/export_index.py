@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import STORE, console
+from ocrstore.cli.console import STORE, TARGET, console, counted
 from ocrstore.export import FORMATS, export_index
 from ocrstore.store import Store
 
 
 @click.command("export-index")
 @click.argument("store", type=STORE)
-@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("target", type=TARGET)
 @click.option(
     "--format",
     "format_",
@@ -42,4 +42,4 @@ def export_index_command(
         raise click.UsageError(f"{target}: exists; pass --overwrite to replace it.")
     with Store(store, generation=generation) as opened:
         export_index(opened, target, format=format_)
-        console().print(f"[green]✓[/] {target}: {len(opened)} samples")
+        console().print(f"[green]✓[/] {target}: {counted(len(opened), 'sample')}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ocrstore.cli.console import console, shown
+from ocrstore.cli.console import console, counted, shown
 from ocrstore.inspection.difference import Difference
 
 _SHOWN = 3
@@ -66,8 +66,8 @@ def print_difference(difference: Difference) -> None:
         out.print("no sample is in both", style="dim")
     elif any(same.values()):
         words = (
-            f"{same['column']} columns and {same['attribute']} attributes are the same over the "
-            f"{difference.shared:,} samples in both"
+            f"{counted(same['column'], 'column')} and {counted(same['attribute'], 'attribute')} "
+            f"are the same over the {counted(difference.shared, 'sample')} in both"
         )
         out.print(f"{_MARKS['same']} {words}", style="dim")
 

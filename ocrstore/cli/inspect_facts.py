@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from ocrstore.cli.console import console, human_bytes, shown
+from ocrstore.cli.console import console, counted, human_bytes, shown
 from ocrstore.format.unfinished import Unfinished
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.freshness import NEWER, UP_TO_DATE
@@ -105,7 +105,7 @@ def _soundness(facts: Facts, verification: Verification | None) -> Iterator[tupl
             for found in verification.findings
         ]
         sound = (
-            f"every byte is as it was written: {verification.rows:,} rows, "
+            f"every byte is as it was written: {counted(verification.rows, 'row')}, "
             f"{human_bytes(verification.checked_nbytes)}"
         )
     else:
@@ -117,7 +117,10 @@ def _soundness(facts: Facts, verification: Verification | None) -> Iterator[tupl
     if not findings:
         yield "integrity", f"[green]✓[/] {sound}"
         return
-    yield "integrity", f"[red]✗ damaged: {len(findings)} findings[/]; restore or build it again"
+    yield (
+        "integrity",
+        f"[red]✗ damaged: {counted(len(findings), 'finding')}[/]; restore or build it again",
+    )
     for finding in findings[:_SHOWN]:
         yield "", f"[red]✗[/] {shown(finding)}"
     if len(findings) > _SHOWN:
@@ -125,7 +128,8 @@ def _soundness(facts: Facts, verification: Verification | None) -> Iterator[tupl
 
 
 def _unfinished(found: Unfinished) -> str:
-    what = f"[yellow]![/] {found.samples:,} samples, {human_bytes(found.nbytes)}, not published; "
+    work = f"{counted(found.samples, 'sample')}, {human_bytes(found.nbytes)}"
+    what = f"[yellow]![/] {work}, not published; "
     if found.obstacle:
         return what + f"no use any more: {shown(found.obstacle)}"
     return what + "the command that was interrupted goes on with it, `ocrstore compact` drops it"

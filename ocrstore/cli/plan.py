@@ -15,7 +15,7 @@ from ocrstore.building.space import estimate
 from ocrstore.building.views import View
 from ocrstore.cli.build import print_estimate
 from ocrstore.cli.console import console, human_bytes, print_json
-from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
+from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options, wrong_source
 from ocrstore.sources import open_source
 
 
@@ -48,7 +48,8 @@ def plan_command(
     Exit code 1 if it fits by no means.
     """
     made = make_recipe(recipe, size, columns, codecs or None, None)
-    source = open_source(images, annotations=annotations, format=format_)
+    with wrong_source():
+        source = open_source(images, annotations=annotations, format=format_)
     views = (View(view or made.view_name, made, default=True),)
     expected = estimate(source, views, compressed=True)
     advice = advise(expected, look_at_memory())

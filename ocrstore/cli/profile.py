@@ -21,11 +21,29 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     type=FILE,
     help="A saved albumentations pipeline, or a recipe that has one; else that of `train`.",
 )
-@click.option("--view", help="The view to compare with, if not the first.")
+@click.option("--view", help="The view to compare with, if not the default one.")
 @click.option("--source", type=FOLDER, help="The pictures' folder, if it is not the recorded one.")
-@click.option("--samples", type=click.IntRange(1), default=32, show_default=True)
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Samples to time, spread over the store.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often each is timed; the median counts.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the random steps; the same one makes the same pictures.",
+)
 @click.option(
     "--workers",
     type=click.IntRange(0),
@@ -33,7 +51,13 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     show_default=True,
     help="Loader processes that an epoch is reckoned with.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=16, show_default=True)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Samples in a batch, for collation and hand-over.",
+)
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),

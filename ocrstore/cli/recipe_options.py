@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from ocrstore.building.views import IMPORTED, View, stored_views
+from ocrstore.errors import SourceError
+from ocrstore.maps import ALGORITHM
 from ocrstore.recipe import CODECS, DTYPES
+from ocrstore.sources import all_dialects
+from ocrstore.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -50,6 +57,37 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     return codecs
 
 
+class _WrongSourceError(click.ClickException):
+    exit_code = 2
+
+
+@contextmanager
+def wrong_source() -> Iterator[None]:
+    """Make wrong use (exit code 2) of a source that cannot be opened; for opening it only."""
+    try:
+        yield
+    except SourceError as exc:
+        raise _WrongSourceError(str(exc)) from exc
+
+
+def stored_view(store: Path, *, maps: bool) -> View | None:
+    """Return a store's default view, to be built again by its own recipe; None if there is none."""
+    if not store.exists():
+        return None
+    with Store(store) as opened:
+        views = stored_views(opened.metadata, where=str(store))
+    if not views:
+        return None
+    view = views[0]
+    if view.recipe.map_algorithm.startswith(IMPORTED) and not maps:
+        raise click.UsageError(
+            f"{store} was built with map files: name their folder with --maps, or give --size or "
+            "--recipe to have its maps drawn."
+        )
+    # maps are drawn as this version draws them, whatever drew the store's
+    return replace(view, recipe=replace(view.recipe, map_algorithm=ALGORITHM))
+
+
 def recipe_options(command: F) -> F:
     """Add the options that describe a view."""
     for option in (
@@ -77,7 +115,7 @@ def recipe_options(command: F) -> F:
             "--size",
             callback=_size,
             metavar="SIZE",
-            help="Longest side to this, then padded: 640, or 736x1280 (height first).",
+            help="Longest side to this, then padded: 640 (default), or 736x1280 (height first).",
         ),
     ):
         command = option(command)
@@ -87,7 +125,12 @@ def recipe_options(command: F) -> F:
 def source_options(command: F) -> F:
     """Add the options that describe a source beside its images folder."""
     for option in (
-        click.option("--format", "format_", help="The annotations' dialect; else recognised."),
+        click.option(
+            "--format",
+            "format_",
+            type=click.Choice([dialect.name for dialect in all_dialects()]),
+            help="The annotations' dialect; else recognised.",
+        ),
         click.option(
             "--annotations", type=EXISTING, help="The annotations: a file, or a folder of files."
         ),

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console, human_bytes
+from ocrstore.cli.console import STORE, TARGET, console, human_bytes
 from ocrstore.report import SAMPLES, write_report
 from ocrstore.store import Store
 
@@ -17,7 +17,7 @@ from ocrstore.store import Store
 @click.option(
     "--out",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=TARGET,
     help="The HTML file; one that is there is replaced.",
 )
 @click.option(

@@ -1,4 +1,4 @@
-"""Says which extra to install when a command needs torch or Lightning and they are not there."""
+"""Says which extra to install when a command needs packages that are not there."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from contextlib import contextmanager
 import click
 
 
+class MissingPackageError(click.ClickException):
+    """A command's packages are not installed; as an exit code, wrong use."""
+
+    exit_code = 2
+
+
 @contextmanager
-def explain_missing(command: str) -> Iterator[None]:
+def explain_missing(command: str, extra: str = "all") -> Iterator[None]:
     """Turn an import error into advice; for the imports of a command only."""
     try:
         yield
     except ImportError as exc:
-        raise click.ClickException(
-            f"`ocrstore {command}` needs more than the base package ({exc}); "
-            'install it with: pip install "ocrstore[all]"'
+        if (exc.name or "").partition(".")[0] == "ocrstore":
+            raise  # no extra brings a module of ours
+        missing = isinstance(exc, ModuleNotFoundError) and exc.name
+        needs = f"needs {exc.name}, which is missing" if missing else f"cannot run here ({exc})"
+        raise MissingPackageError(
+            f"`ocrstore {command}` {needs}: pip install 'ocrstore[{extra}]'"
         ) from exc

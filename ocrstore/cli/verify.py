@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
+from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json, progress_bar
+from ocrstore.cli.torch_needed import explain_missing
 from ocrstore.verification import verify
 
 _SHOWN = 20
@@ -23,7 +24,11 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--annotations", type=click.Path(exists=True, path_type=Path), help="As in build.")
 @click.option("--format", "format_", help="As in build.")
 @click.option("--maps", type=FOLDER, help="As in build.")
-@click.option("--workers", type=click.IntRange(0), help="With --source: worker processes.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    help="With --source: worker processes; by default all cores.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
 def verify_command(
     store: Path,
@@ -52,7 +57,8 @@ def verify_command(
     Exit code 1 if anything is wrong.
     """
     if source is not None:
-        from ocrstore.cli.verify_source import verify_source  # decoders are needed for this only
+        with explain_missing("verify --source", "build"):  # decoders are needed for this only
+            from ocrstore.cli.verify_source import verify_source
 
         return verify_source(
             store,
@@ -88,14 +94,15 @@ def verify_command(
     for note in result.notes:
         out.print(f"[dim]· {escape(note)}[/]")
     summary = (
-        f"{result.rows} rows of {result.samples} samples, {human_bytes(result.checked_nbytes)} "
-        f"checked in {seconds:.1f} s"
+        f"{counted(result.rows, 'row')} of {counted(result.samples, 'sample')}, "
+        f"{human_bytes(result.checked_nbytes)} checked in {seconds:.1f} s"
     )
     if result.ok:
         out.print(f"[green]✓[/] {escape(str(store))} is sound: {summary}")
         return 0
     out.print(
-        f"[red]✗[/] {escape(str(store))} is damaged ({len(result.findings)} findings; {summary}). "
+        f"[red]✗[/] {escape(str(store))} is damaged "
+        f"({counted(len(result.findings), 'finding')}; {summary}). "
         "Restore it from a copy, or build it again."
     )
     return 1

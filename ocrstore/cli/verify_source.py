@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from ocrstore.building.check_source import check_source
-from ocrstore.cli.console import console, human_bytes, print_json, progress_bar
+from ocrstore.cli.console import console, counted, human_bytes, print_json, progress_bar
 
 _SHOWN = 20
 
@@ -52,14 +52,16 @@ def verify_source(
     for note in result.notes[:_SHOWN]:
         out.print(f"[dim]· {escape(note)}[/]")
     summary = (
-        f"{result.samples} of {result.of} samples derived again, "
+        f"{result.samples} of {counted(result.of, 'sample')} derived again, "
         f"{human_bytes(result.compared_nbytes)} compared in {seconds:.1f} s"
     )
     if result.ok:
         out.print(f"[green]✓[/] {escape(str(store))} is what its source makes: {summary}")
         return 0
+    # where nothing could be compared, a build would replace the whole store
+    remedy = "`ocrstore build` brings it up to date." if result.samples else ""
     out.print(
-        f"[red]✗[/] {escape(str(store))} differs from its source ({len(result.findings)} "
-        f"findings; {summary}). `ocrstore build` brings it up to date."
+        f"[red]✗[/] {escape(str(store))} differs from its source "
+        f"({counted(len(result.findings), 'finding')}; {summary}). {remedy}".rstrip()
     )
     return 1

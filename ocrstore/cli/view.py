@@ -8,6 +8,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.cli.console import STORE, console, progress_bar
+from ocrstore.cli.torch_needed import explain_missing
 
 
 @click.command("view")
@@ -32,13 +33,9 @@ def view_command(store: Path, predictions: Path | None, port: int, no_browser: b
       ocrstore view val.ocrs --predictions boxes/
       ocrstore view val.ocrs --port 8080 --no-browser
     """
-    try:
+    with explain_missing("view", "view"):
         from ocrstore.viewer.live import Live
         from ocrstore.viewer.serve import Viewer, open_browser
-    except ModuleNotFoundError as exc:
-        raise click.ClickException(
-            f"`ocrstore view` needs {exc.name}, which is missing: pip install 'ocrstore[view]'"
-        ) from exc
     out = console()
     with progress_bar("matching predictions", quiet=predictions is None) as tell:
         live = Live(store, predictions=predictions, tell=tell)

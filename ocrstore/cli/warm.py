@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
-from ocrstore.errors import OCRStoreError
+from ocrstore.cli.torch_needed import explain_missing
 
 
 @click.command("warm")
@@ -25,12 +25,8 @@ def warm_command(store: Path, view: str | None, columns: tuple[str, ...], as_jso
       ocrstore warm val.ocrs
       ocrstore warm train.ocrs --column image
     """
-    try:
+    with explain_missing("warm", "torch"):
         from ocrstore.torch.dataset import OCRStoreDataset
-    except ImportError as exc:
-        raise OCRStoreError(
-            "`ocrstore warm` needs PyTorch: install it with pip install 'ocrstore[torch]'."
-        ) from exc
     dataset = OCRStoreDataset(store, view=view, columns=columns or None)
     started = time.perf_counter()
     with progress_bar("warming", in_bytes=True, quiet=as_json) as advance:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -102,6 +104,57 @@ def test_add_view_and_verify_source(images, run, tmp_path):
     assert code == 2 and "--source" in err
 
 
+def test_another_folder_does_not_empty_a_store(images, run, tmp_path):
+    """None of the store's samples is there: refused but with --force, told by --dry-run, verify."""
+    store, other = tmp_path / "val.ocrs", tmp_path / "other"
+    run("build", images, "--out", store, "--size", 64)
+    before = store.read_bytes()
+    other.mkdir()
+    cv2.imwrite(str(other / "stranger.png"), np.zeros((20, 30, 3), np.uint8))
+    words = f"none of the 3 samples of the store is in {other}; is it the right folder?"
+    code, out, err = run("build", other, "--out", store)
+    assert code == 2 and words in err and "--force" in err and not out
+    code, out, _ = run("build", other, "--out", store, "--dry-run")
+    assert code == 0 and words in out and "refused" in out
+    _, out, _ = run("build", other, "--out", store, "--dry-run", "--json")
+    assert json.loads(out)["mistaken"] == words
+    code, out, _ = run("verify", store, "--source", other)
+    assert code == 1 and out.count("✗") == 2 and words in out and "1 finding;" in out
+    assert "ocrstore build" not in out and store.read_bytes() == before
+    run("build", other, "--out", store, "--size", 64, "--force")
+    assert ocrstore.open(store).keys == ("stranger.png",)
+
+
+def test_a_store_keeps_its_recipe_where_none_is_given(images, run, tmp_path):
+    """Size, columns, codecs and the view's name stay; an option that is given changes them."""
+    store = tmp_path / "val.ocrs"
+    recipe = ("--size", 64, "--columns", "tensor,inverse_matrix", "--codec", "tensor=zstd")
+    run("build", images, "--out", store, *recipe, "--view", "mine")
+    before = store.read_bytes()
+    code, out, _ = run("build", images, "--out", store)
+    assert code == 0 and "by the store's own recipe (view mine)" in out and "nothing to do" in out
+    assert store.read_bytes() == before
+    cv2.imwrite(str(images / "new.jpg"), np.zeros((20, 30, 3), np.uint8))
+    code, out, _ = run("build", images, "--out", store)
+    assert code == 0 and "1 made, 3 reused" in out
+    with ocrstore.open(store) as opened:
+        assert list(opened.columns) == ["tensor", "inverse_matrix"]
+        assert opened["tensor"][3].shape == (64, 64, 3)
+    code, out, _ = run("build", images, "--out", store, "--size", 32)
+    assert code == 0 and "own recipe" not in out and "size: [64, 64] -> [32, 32]" in out
+
+
+def test_a_store_with_map_files_needs_them_again(images, run, tmp_path):
+    """Without --maps and without a recipe the maps would silently be drawn; that is refused."""
+    store, maps = tmp_path / "val.ocrs", tmp_path / "maps"
+    maps.mkdir()
+    run("build", images, "--out", store, "--size", 64, "--maps", maps)
+    code, _, err = run("build", images, "--out", store)
+    assert code == 2 and "--maps" in err
+    code, out, _ = run("build", images, "--out", store, "--maps", maps)
+    assert "by the store's own recipe (view 64)" in out and "nothing to do" in out
+
+
 def test_plan(images, run):
     """Figures for people and for programs."""
     code, out, _ = run("plan", images, "--size", 64)
@@ -125,12 +178,12 @@ def test_plan(images, run):
     ],
 )
 def test_wrong_use(images, run, tmp_path, options, words):
-    """Wrong options are exit code 2 (or 1 for the source's), with what is expected."""
+    """Wrong options are exit code 2, with what is expected."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("size: 32\n")
     options = [str(recipe) if option == "RECIPE" else option for option in options]
     code, _, err = run("build", images, "--out", tmp_path / "x.ocrs", *options)
-    assert code in (1, 2) and words in " ".join(err.split())
+    assert code == 2 and words in " ".join(err.split())
     assert not (tmp_path / "x.ocrs").exists()
 
 
@@ -150,3 +203,70 @@ def test_plan_where_memory_is_short(images, run, monkeypatch):
     memory(1000)
     code, out, _ = run("plan", images, "--size", 64)
     assert code == 1 and "still does not fit" in out and "--columns tensor" in out
+
+
+def test_wrong_places_are_wrong_use(images, run, tmp_path):
+    """No such folder for a result, no pictures, no such view: exit code 2, before any work."""
+    store, nowhere, empty = tmp_path / "val.ocrs", tmp_path / "nowhere", tmp_path / "empty"
+    empty.mkdir()
+    run("build", images, "--out", store, "--size", 32)
+    for command in (
+        ("build", images, "--out", nowhere / "x.ocrs"),
+        ("build", images, "--out", store, "--report", nowhere / "x.json"),
+        ("report", store, "--out", nowhere / "x.html"),
+        ("export-index", store, nowhere / "x.csv"),
+    ):
+        code, out, err = run(*command)
+        assert code == 2 and "no such folder" in err and not out
+    for command in (("build", empty, "--out", tmp_path / "x.ocrs"), ("plan", empty)):
+        code, _, err = run(*command)
+        assert code == 2 and "no picture in it" in err
+
+
+def test_a_log_gets_no_progress(images, run, tmp_path):
+    """Where standard error is no terminal, no bar and no empty line is written to it."""
+    store = tmp_path / "val.ocrs"
+    for command in (
+        ("build", images, "--out", store, "--size", 32),
+        ("add-view", store, "--size", 16),
+        ("verify", store),
+        ("verify", store, "--source", images),
+        ("compact", store),
+    ):
+        code, _, err = run(*command)
+        assert code == 0 and err == ""
+
+
+def test_verify_source_notes_what_cannot_be_used(images, run, tmp_path):
+    """A line of an annotation that cannot be read is in no store: noted, and no difference."""
+    store = tmp_path / "val.ocrs"
+    run("build", images, "--out", store, "--size", 32)
+    with (images.parent / "gt" / "gt_img [1].txt").open("a") as file:
+        file.write("junk\n")
+    code, out, _ = run("verify", store, "--source", images)
+    assert code == 0 and "· img [1].jpg: " in out and "line 3" in out
+
+
+def test_without_the_build_extra(images, tmp_path):
+    """Commands that need it say what to install, in one line; the others and --help work."""
+    code = "import sys; sys.modules['cv2'] = None; from ocrstore.cli import main; main()"
+    store = tmp_path / "val.ocrs"
+    ocrstore.build(images, store, size=32, workers=0)
+
+    def run(*arguments):
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    for command in (
+        ("build", images, "--out", tmp_path / "new.ocrs"),
+        ("add-view", store, "--size", 16),
+        ("plan", images),
+        ("verify", store, "--source", images),
+    ):
+        code_, _, err = run(*command)
+        assert code_ == 2 and err.count("\n") == 1, err
+        assert "needs cv2, which is missing: pip install 'ocrstore[build]'" in err
+    code_, out, _ = run("--help")
+    assert code_ == 0 and "(pip install 'ocrstore[build]')" in out
+    assert run("verify", store)[0] == 0

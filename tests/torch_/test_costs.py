@@ -24,7 +24,7 @@ def test_a_worker_costs_little(store_path):
     done = CliRunner().invoke(cli, command, standalone_mode=False)
     record = json.loads(done.output)
     assert record["samples"] == 37 and record["fits"] is True
-    assert record["worker_nbytes"] < 20e6
+    assert 0 <= record["worker_nbytes"] < 2e6
     assert record["shm_growth"] < 4e6
     assert record["store"]["pss_file"] > 0
 
