@@ -8,7 +8,7 @@ import sys
 import click
 
 from ocrstore.cli.console import fail
-from ocrstore.cli.torch_needed import MissingPackageError, explain_missing
+from ocrstore.cli.extras import MissingPackageError, explain_missing
 from ocrstore.errors import (
     OCRStoreError,
     RecipeMismatchError,

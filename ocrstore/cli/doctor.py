@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json
-from ocrstore.cli.torch_needed import explain_missing
+from ocrstore.cli.extras import explain_missing
 
 _ENOUGH_SHM = 256 * 2**20
 

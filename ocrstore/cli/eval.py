@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ocrstore.cli.console import COUNT, STORE, console, print_json, progress_bar
-from ocrstore.cli.torch_needed import explain_missing
+from ocrstore.cli.extras import explain_missing
 
 _SHOWN = 10
 

@@ -8,7 +8,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.cli.console import STORE, console, print_json, progress_bar
-from ocrstore.cli.torch_needed import explain_missing
+from ocrstore.cli.extras import explain_missing
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)

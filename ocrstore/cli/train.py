@@ -11,7 +11,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.cli.console import COUNT, STORE, console, fail
-from ocrstore.cli.torch_needed import explain_missing
+from ocrstore.cli.extras import explain_missing
 
 
 @click.command("train")

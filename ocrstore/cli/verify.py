@@ -10,7 +10,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json, progress_bar
-from ocrstore.cli.torch_needed import explain_missing
+from ocrstore.cli.extras import explain_missing
 from ocrstore.verification import verify
 
 _SHOWN = 20

@@ -9,7 +9,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
-from ocrstore.cli.torch_needed import explain_missing
+from ocrstore.cli.extras import explain_missing
 
 
 @click.command("warm")

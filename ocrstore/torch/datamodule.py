@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +38,7 @@ class OCRDataModule(LightningDataModule):
         batch_size: int = 16,
         num_workers: int = 2,
         train_transform: Transform | None = None,
-        view: str | None = None,
+        view: str | int | None = None,
         columns: list[str] | None = None,
         expect: Recipe | str | None = None,
         seed: int = 0,
@@ -155,6 +156,8 @@ class OCRDataModule(LightningDataModule):
         state = state_dict.get("train")
         if state is None:
             return
+        # Lightning looks for a loader with a state of its own; this one's is the sampler's
+        warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended")
         if self._sampler is None:
             self._state = dict(state)
         else:

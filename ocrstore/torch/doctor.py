@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from ocrstore.pagecache import resident_nbytes
 from ocrstore.torch._pagemap import best_finder
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.torch.memory import best_strategy
-from ocrstore.torch.processes import Memory, memory_of
+from ocrstore.torch.processes import Memory, measure
 
 FINDERS = {
     "scan": "PAGEMAP_SCAN finds written pages exactly",
@@ -76,7 +74,7 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
     finder = best_finder(view.open_file().fd).name if strategy == "leases" else "none"
     measured: dict[str, Any] = {}
     if sys.platform == "linux" and len(dataset):
-        measured = _measure(os.fspath(path), workers, batch_size)
+        measured = measure(os.fspath(path), workers=workers, batch_size=batch_size)
     return Diagnosis(
         path=os.fspath(path),
         samples=len(dataset),
@@ -93,68 +91,6 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
         bare=measured.get("bare"),
         shm_growth=measured.get("shm"),
     )
-
-
-def _measure(path: str, workers: int, batch_size: int) -> dict[str, Any]:
-    """Run one epoch in a fresh process, before it one of nothing: memory of all processes."""
-    command = [sys.executable, "-m", __name__, path, str(workers), str(batch_size)]
-    environment = dict(os.environ)
-    root = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join([root, environment.get("PYTHONPATH", "")])
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise RuntimeError(f"measuring {path} failed:\n{done.stderr.strip()[-2000:]}")
-    record = json.loads(done.stdout.splitlines()[-1])
-    return {
-        "store": Memory(**record["store"]),
-        "bare": Memory(**record["bare"]),
-        "shm": record["shm"],
-    }
-
-
-def _epoch(dataset: Any, workers: int, batch_size: int, *, batches: int | None = None) -> Any:
-    """Iterate, touching every page; returns the memory at the end and the most shared memory."""
-    import torch
-    from torch.utils.data import DataLoader
-
-    options: dict[str, Any] = {}
-    if workers:
-        options = {"persistent_workers": True, "multiprocessing_context": "fork"}
-    loader: Any = DataLoader(dataset, batch_size=batch_size, num_workers=workers, **options)
-    most = 0
-
-    def together() -> Memory:
-        total = memory_of(os.getpid())
-        for process in getattr(loader._iterator, "_workers", ()):
-            total += memory_of(process.pid)
-        return total
-
-    for number, batch in enumerate(loader):
-        for value in batch.values() if hasattr(batch, "values") else batch:
-            if isinstance(value, torch.Tensor):
-                value.amax()  # not sum(), which makes whole numbers of 8 bytes of it first
-        if number % 8 == 2:
-            most = max(most, together().pss_shared)
-        if number + 1 == batches:
-            break
-    total = together()
-    return total, max(most, total.pss_shared)
-
-
-def _main(path: str, workers: int, batch_size: int) -> None:
-    import warnings
-
-    import torch
-    from torch.utils.data import TensorDataset
-
-    warnings.filterwarnings("ignore", message="This DataLoader will create")
-    torch.set_num_threads(1)
-    dataset = OCRStoreDataset(path)
-    # what is imported and opened once, by the first batch, is no cost of each process
-    _epoch(dataset, 0, batch_size, batches=1)
-    bare, _ = _epoch(TensorDataset(torch.zeros(len(dataset), 1)), workers, batch_size)
-    store, shm = _epoch(dataset, workers, batch_size)
-    print(json.dumps({"store": asdict(store), "bare": asdict(bare), "shm": shm}))
 
 
 def _available() -> int | None:
@@ -202,7 +138,3 @@ def _shm() -> int | None:
     except (OSError, AttributeError):
         return None
     return status.f_blocks * status.f_frsize
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
