@@ -82,7 +82,7 @@ def test_without_the_server_library(run, shared_store, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "ocrstore.viewer.serve", raising=False)
     code, error = run(shared_store)
-    assert code == 1 and "ocrstore[view]" in error
+    assert code == 2 and "ocrstore[view]" in error
 
 
 def test_wrong_predictions(run, shared_store, tmp_path):
