@@ -29,7 +29,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="96 samples, workers 0 and 2, shuffled, one round; five minutes; makes no environments",
+        help="96 samples, 2 workers, shuffled, one round, as far as it goes in five minutes; makes no"
+        " environments",
     )
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run in the work folder"
