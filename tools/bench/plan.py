@@ -59,7 +59,7 @@ class Settings:
 BOTH = ("touch", "copy")
 FULL = Settings(404, 640, 16, (0, 1, 2, 4), (False, True), BOTH, 3, 0.7, 3.0, 1.2, (0, 2), 2)
 # what people look at first comes first: builds and checks of all peers take three of five minutes
-QUICK = Settings(96, 640, 16, (2,), (True,), ("copy", "touch"), 1, 0.4, 1.5, 0.6, (), 0)
+QUICK = Settings(96, 640, 16, (2,), (True,), ("copy", "touch"), 1, 0.3, 1.2, 0.5, (), 0)
 
 
 def groundwork(peer: Peer, settings: Settings) -> list[Cell]:

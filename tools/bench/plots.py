@@ -119,6 +119,9 @@ def rates(table: Table, peers: Sequence[Peer]) -> Any:
     for axes, (consumer, values) in zip(both, found.items()):
         # the bare view's touch is beyond all bounds: it would leave nothing of the other bars
         shown = {n: v for n, v in values.items() if n != "limit_view" or consumer == "copy"}
+        if not shown:  # a run that was stopped early
+            axes.axis("off")
+            continue
         ordered = dict(sorted(shown.items(), key=lambda item: -item[1]))
         bars(axes, ordered, titles(peers), unit="samples/s")
         what = "one element of each page read" if consumer == "touch" else "every byte copied"
