@@ -117,7 +117,8 @@ def fit(
         require_unused(folder)
     provenance = provenance_of(open_store(train), view=view)
     require_same_views(provenance, val or train, view)
-    for path in (train, val or train):
+    # augmented pictures get maps of their own; what is measured on must have them
+    for path in (val or train,) if params.augment else (train, val or train):
         require_columns(path, view)
     L.seed_everything(params.seed, workers=True, verbose=False)
     module = _module(provenance, model or ModelConfig(), params)

@@ -59,6 +59,7 @@ class DBNetModule(L.LightningModule):
             self.net.compile()  # in place: the names in the state dict stay
         self.hmean = HMean()
         self.cleval = CLEval()
+        self._scheduler: torch.optim.lr_scheduler.LambdaLR | None = None
         # DDP would send rank 0's buffers at every forward pass, in validation too, where ranks may
         # have different numbers of batches and would wait for each other for ever
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
@@ -184,15 +185,17 @@ class DBNetModule(L.LightningModule):
             # training that is resumed to go on for longer would get the old number back
             return schedule(step)
 
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        self._scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {
             "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+            "lr_scheduler": {"scheduler": self._scheduler, "interval": "step"},
         }
 
     def on_train_start(self) -> None:
         """Follow this training's settings, not those that came with a checkpoint."""
-        scheduler: Any = self.lr_schedulers()
+        scheduler = self._scheduler
+        if scheduler is None:
+            return  # a subclass has optimisers of its own
         groups = scheduler.optimizer.param_groups
         scheduler.base_lrs = [self.lr] * len(groups)
         for group, weight_decay in zip(groups, (self.weight_decay, 0.0), strict=True):
