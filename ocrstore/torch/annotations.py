@@ -45,13 +45,13 @@ def annotate(parts: Parts, name: str) -> Any:
     if name == "polygons":
         return [polygons_in_view(view, row) for view, row in each]
     if name in ("ignored", "texts"):
-        return [getattr(view.annotation(row), name) for view, row in each]
+        return [getattr(view.recorded.annotation(row), name) for view, row in each]
     if name == "image_filename":
         return [view.key(row) for view, row in each]
     if name == "raw_size":
         sizes = [raw_size(view, row) for view, row in each]
         return torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2)
-    values = [view.attribute("orientation", row) or 1 for view, row in each]
+    values = [view.recorded.attribute("orientation", row) or 1 for view, row in each]
     return torch.tensor(values, dtype=torch.int64)
 
 
@@ -60,7 +60,7 @@ def _numbers(parts: Parts, *names: str) -> torch.Tensor | None:
     out = np.empty((len(parts.local), len(names)), np.int64)
     for view, positions, rows in parts.groups():
         for place, name in enumerate(names):
-            numbers = view.numbers(name)
+            numbers = view.recorded.numbers(name)
             if numbers is None:
                 return None
             out[positions, place] = numbers[rows]
@@ -69,7 +69,7 @@ def _numbers(parts: Parts, *names: str) -> torch.Tensor | None:
 
 def raw_size(view: StoreView, row: int) -> tuple[int, int]:
     """Return (width, height) of a sample's upright picture."""
-    width, height = view.number("width", row), view.number("height", row)
+    width, height = view.recorded.number("width", row), view.recorded.number("height", row)
     if width is None or height is None:
         name = "image" if "image" in view.store.columns else next(iter(view.columns), None)
         shape = view.column(name).shapes[row] if name is not None else (0, 0)
@@ -79,7 +79,7 @@ def raw_size(view: StoreView, row: int) -> tuple[int, int]:
 
 def polygons_in_view(view: StoreView, row: int) -> list[npt.NDArray[np.float32]]:
     """Return a sample's polygons in the frame of the view's tensor."""
-    polygons = view.annotation(row).polygons
+    polygons = view.recorded.annotation(row).polygons
     record = view.recipe or {}
     column = record.get("columns", {}).get("inverse_matrix", "inverse_matrix")
     if not polygons or column not in view.store.columns or "tensor" not in view.columns:

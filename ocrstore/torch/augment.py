@@ -21,7 +21,7 @@ import torch
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.torch._rows import AnyArray
 from ocrstore.torch.chance import Chance
-from ocrstore.torch.view import Annotation
+from ocrstore.torch.recorded import Annotation
 
 Transform = Callable[..., Mapping[str, Any]]
 

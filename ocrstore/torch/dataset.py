@@ -31,7 +31,7 @@ from ocrstore.torch.memory import Strategy, check_strategy
 from ocrstore.torch.parts import Parts
 from ocrstore.torch.records import Batch, OutgoingBatch, Sample
 from ocrstore.torch.residency import Progress
-from ocrstore.torch.view import PICTURE, Annotation, StoreView, find_view, open_view
+from ocrstore.torch.view import PICTURE, StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
     from ocrstore.torch.augment import Transform
+    from ocrstore.torch.recorded import Annotation
     from ocrstore.torch.training import TrainingView
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -292,7 +293,9 @@ class OCRStoreDataset(Dataset[Any]):
         for view in self.views:
             view.check()
         return {
-            view.key(row): view.annotation(row) for view in self.views for row in range(len(view))
+            view.key(row): view.recorded.annotation(row)
+            for view in self.views
+            for row in range(len(view))
         }
 
     def __getstate__(self) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from ocrstore.torch.assembly import map_fresh
 from ocrstore.torch.augment import Augmentation, Transform, explain
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory import best_strategy
+from ocrstore.torch.recorded import Annotation
 from ocrstore.torch.recycling import keep, keep_half
-from ocrstore.torch.view import PICTURE, TENSOR, Annotation, StoreView
+from ocrstore.torch.view import PICTURE, TENSOR, StoreView
 
 if TYPE_CHECKING:
     from ocrstore.maps import MapParams
@@ -52,7 +53,7 @@ class TrainingView:
         view = self._view
         view.check()
         try:
-            annotation = view.annotation(row)
+            annotation = view.recorded.annotation(row)
             if not self._whole:
                 annotation = Annotation(
                     polygons_in_view(view, row), annotation.ignored, annotation.texts
@@ -72,7 +73,7 @@ class TrainingView:
         computed["texts"] = made.annotation.texts
         computed["image_filename"] = view.key(row)
         computed["raw_size"] = raw_size(view, row)
-        computed["orientation"] = int(view.number("orientation", row) or 1)
+        computed["orientation"] = int(view.recorded.number("orientation", row) or 1)
         computed["row"] = number
         return computed
 

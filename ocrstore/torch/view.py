@@ -1,4 +1,4 @@
-"""Owns one store as torch sees it: a view's columns as memory, and its annotations.
+"""Owns one store as torch sees it: a view's columns as memory.
 
 A `StoreView` is found again by its reference, a small tuple that any process can resolve: from
 the views it has open already, or by opening the file.
@@ -23,7 +23,7 @@ from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.torch.memory import ColumnMemory, Strategy
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from ocrstore.torch.recorded import Recorded
 
 PICTURE = "image"
 """The column of whole pictures."""
@@ -50,15 +50,6 @@ class ViewRef(NamedTuple):
         return ViewRef, (*given, self.columns, self.strategy)
 
 
-class Annotation(NamedTuple):
-    """What is known of one picture's text."""
-
-    polygons: list[npt.NDArray[np.float32]]
-    """(n, 2) each, in the upright picture."""
-    ignored: list[bool]
-    texts: list[str | None]
-
-
 class StoreView:
     """The columns of one view of one open store. For any thread; survives a fork."""
 
@@ -77,9 +68,7 @@ class StoreView:
         self._handle: FileHandle | None = None
         self._handle_pid = -1
         self._lock = threading.Lock()
-        self._numbers: dict[str, IntArray | None] = {}
         self._lookout = residency.Lookout()
-        self._lists: dict[str, tuple[AnyArray, Any] | None] = {}
         self.memory = {
             name: ColumnMemory(
                 self.open_file, self._data, _layout(store[column]), strategy=ref.strategy
@@ -248,68 +237,12 @@ class StoreView:
         """Return a sample's key."""
         return self.store.snapshot.index.keys[row]
 
-    def attribute(self, name: str, row: int) -> Any:
-        """Return one recorded value of a sample, None where the store does not record it."""
-        return self.store.index[name][row].as_py() if name in self._recorded else None
-
-    def number(self, name: str, row: int) -> Any:
-        """Return one recorded whole number of a sample, as `attribute` does; in less time."""
-        numbers = self.numbers(name)
-        return self.attribute(name, row) if numbers is None else int(numbers[row])
-
-    def numbers(self, name: str) -> IntArray | None:
-        """Return a recorded whole number of every sample; None if it is not recorded of all."""
-        if name not in self._numbers:
-            column = self.store.index[name] if name in self._recorded else None
-            known = column is not None and len(column) and not column.null_count
-            self._numbers[name] = np.asarray(column).astype(np.int64) if known else None
-        return self._numbers[name]
-
-    def annotation(self, row: int) -> Annotation:
-        """Return a sample's polygons in the upright picture."""
-        polygons: list[npt.NDArray[np.float32]] = []
-        if "polygons" in self._recorded:
-            lists, ends, points = self._polygons
-            first, last = int(lists[row]), int(lists[row + 1])
-            edges = ends[first : last + 1].tolist()
-            polygons = [
-                np.array(points[start:end], np.float32).reshape(-1, 2)
-                for start, end in itertools.pairwise(edges)
-            ]
-        count = len(polygons)
-        ignored = self._listed("ignored", row) or [False] * count
-        texts = self._listed("texts", row) or [None] * count
-        return Annotation(polygons, [bool(flag) for flag in ignored], texts)
-
-    def _listed(self, name: str, row: int) -> list[Any]:
-        """Return a recorded list of a sample; an empty one where the store does not record it."""
-        if name not in self._lists:
-            # looked up in Arrow's own lists, each takes several times as long
-            column = self.store.index[name].combine_chunks() if name in self._recorded else None
-            found = None if column is None else (np.asarray(column.offsets), column.values)
-            self._lists[name] = found
-        found = self._lists[name]
-        if found is None:
-            return []
-        first, last = found[0][row : row + 2].tolist()
-        listed: list[Any] = found[1].slice(first, last - first).to_pylist()
-        return listed
-
     @cached_property
-    def _recorded(self) -> frozenset[str]:
-        """Return the names of all that is recorded of samples; Arrow makes a list of them anew."""
-        return frozenset(self.store.index.column_names)
+    def recorded(self) -> Recorded:
+        """What the index records of samples; read, and Arrow imported, when it is asked for."""
+        from ocrstore.torch.recorded import Recorded
 
-    @cached_property
-    def _polygons(self) -> tuple[AnyArray, AnyArray, AnyArray]:
-        """Return where each sample's polygons, and each polygon's numbers begin, and the numbers.
-
-        Arrow's own lists take several times as long, one by one.
-        """
-        samples = self.store.index["polygons"].combine_chunks()
-        polygons = samples.values
-        starts, ends = np.asarray(samples.offsets), np.asarray(polygons.offsets)
-        return starts, ends, np.asarray(polygons.values)
+        return Recorded(self.store)
 
     def open_file(self) -> FileHandle:
         """Return a descriptor of the file, this process's own."""
