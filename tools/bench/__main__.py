@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> None:
     from tools.bench.suite import Suite
 
     settings = settings_of(options)
-    minutes = options.budget or (4.8 if options.quick else None)
+    minutes = options.budget or (4.5 if options.quick else None)
     suite = Suite(
         options.folder, settings, resume=options.resume, minutes=minutes, install=not options.quick
     )
