@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ocrstore.cli.console import COUNT, STORE, console, print_json, progress_bar
 from ocrstore.cli.extras import explain_missing
+from ocrstore.errors import WriteError
 
 _SHOWN = 10
 
@@ -63,7 +64,7 @@ def eval_command(
         from ocrstore.torch.dbnet.postprocess import params_for
         from ocrstore.torch.dbnet.provenance import provenance_of
     if table is not None:
-        write_table(table, [])  # a place that cannot be written to shows before the measuring
+        _require_writable(table)  # or else the measuring would be for nothing
     changes: dict[str, Any] = {} if min_score is None else {"min_score": min_score}
     if checkpoint is None:
         from ocrstore.store import open_store
@@ -113,3 +114,13 @@ def eval_command(
     if table is not None:
         out.print(f"[green]✓[/] every picture: {escape(str(table))}")
     return 0
+
+
+def _require_writable(path: Path) -> None:
+    """Raise WriteError where a file cannot be written; what is in it already stays."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as exc:
+        raise WriteError(f"{path}: {exc.strerror or exc}") from exc

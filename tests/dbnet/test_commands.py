@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from ocrstore.building.build import build
 from ocrstore.cli import cli
-from ocrstore.errors import RecipeMismatchError, SchemaError, StoreExistsError
+from ocrstore.errors import RecipeMismatchError, SchemaError, StoreExistsError, WriteError
 from ocrstore.store import open_store
 from ocrstore.torch import OCRStoreDataset
 from ocrstore.torch.dbnet.detector import Detector
@@ -185,6 +185,18 @@ def test_eval_prints_figures_and_writes_the_table(trained, store, tmp_path):
     assert sorted(row["picture"] for row in rows) == [f"img_{n}.jpg" for n in range(6)]
     assert all(row["truths"] == "5" for row in rows)
     assert "H-mean" in run("eval", store, "--checkpoint", trained / "best.ckpt")
+
+
+def test_a_table_that_cannot_be_written_shows_before_the_measuring(store, tmp_path, monkeypatch):
+    """Nothing is measured in vain; a table of before stays until there is a new one."""
+    monkeypatch.setattr("ocrstore.torch.dbnet.oracle.oracle", lambda *_, **__: 1 / 0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match="file"):
+        run("eval", store, "--oracle", "--table", tmp_path / "file" / "t.csv")
+    (tmp_path / "t.csv").write_text("before")
+    with pytest.raises(ZeroDivisionError):
+        run("eval", store, "--oracle", "--table", tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == "before"
 
 
 def test_eval_of_the_oracle(store):
