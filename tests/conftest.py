@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import ocrstore
 
@@ -22,6 +23,11 @@ ROOT = Path(__file__).parent.parent
 
 # at its import albumentations asks the network for a newer version, and warns where there is none
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
+# the same examples in every run; `pytest --hypothesis-profile=seek` looks for others
+settings.register_profile("same", deadline=None, derandomize=True, database=None)
+settings.register_profile("seek", deadline=None)
+settings.load_profile("same")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # started in the background by a script: programs started from here would never see a Ctrl-C

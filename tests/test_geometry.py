@@ -54,7 +54,7 @@ def test_longest_side_is_albumentations_pixel_for_pixel(size, side, interpolatio
 
 
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(1, 130))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_longest_side_is_albumentations_for_any_size(height, width, side):
     """No rounding case differs from the albumentations pipeline."""
     pixels = picture(height, width)
@@ -81,7 +81,7 @@ def test_points_follow_the_corners_of_pixels():
 
 
 @given(st.integers(1, 9000), st.integers(1, 9000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_points_there_and_back(height, width):
     """The inverse matrix brings every point home to a thousandth of a pixel."""
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)

@@ -248,7 +248,7 @@ def test_random_pictures_agree() -> None:
         check(polygons, 110, 130, [bool(flag) for flag in random.random(len(polygons)) < 0.2])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.lists(

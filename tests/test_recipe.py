@@ -43,7 +43,7 @@ recipes = st.builds(
 
 
 @given(recipes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_recipe_survives_json(recipe):
     """to_json and from_json are each other's inverse, through real JSON text."""
     again = Recipe.from_json(json.loads(json.dumps(recipe.to_json())))
@@ -52,7 +52,7 @@ def test_a_recipe_survives_json(recipe):
 
 
 @given(recipes, recipes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_fingerprints_tell_recipes_apart(one, other):
     """Recipes with a difference that counts have different fingerprints, and a diff."""
     same = dataclasses.replace(other, mean=one.mean) == one

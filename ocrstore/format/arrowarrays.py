@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from ocrstore.format.arrowfile import ArrowBatch
 from ocrstore.format.arrowtypes import BITS, ArrowField
+from ocrstore.quicktuple import QuickTuple
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,7 +25,7 @@ _OFFSETS = {
 }  # fmt: skip
 
 
-class ArrowArray(NamedTuple):
+class ArrowArray(QuickTuple):
     """One array and its children; the buffers point into the file."""
 
     length: int

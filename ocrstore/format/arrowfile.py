@@ -8,10 +8,10 @@ them is refused before a byte is allocated.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 from ocrstore.format.damage import corrupt
 from ocrstore.format.flatbuffers import FlatTable
+from ocrstore.quicktuple import QuickTuple
 
 _MAGIC = b"ARROW1"
 _TAIL = struct.Struct("<i6s")  # footer nbytes, magic
@@ -23,7 +23,7 @@ _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3
 
 
-class ArrowBatch(NamedTuple):
+class ArrowBatch(QuickTuple):
     """A record batch; its buffers lie inside `body`, what they hold is not checked yet."""
 
     rows: int
@@ -34,7 +34,7 @@ class ArrowBatch(NamedTuple):
     body: memoryview
 
 
-class ArrowFile(NamedTuple):
+class ArrowFile(QuickTuple):
     """What an Arrow file consists of."""
 
     footer: FlatTable

@@ -6,9 +6,8 @@ than all else between starting a process and its first batch.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ocrstore.format.flatbuffers import FlatTable
+from ocrstore.quicktuple import QuickTuple
 
 _FIXED = {4: "binary", 5: "utf8", 6: "bool", 12: "list", 13: "struct", 16: "fixed_size_list",
           19: "large_binary", 20: "large_utf8", 21: "large_list"}  # fmt: skip
@@ -28,7 +27,7 @@ _VERSIONS = (3, 4)  # V4 and V5, which differ in nothing that an index has
 _MAX_DEPTH = 64
 
 
-class ArrowField(NamedTuple):
+class ArrowField(QuickTuple):
     """A named type."""
 
     name: str

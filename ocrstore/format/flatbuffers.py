@@ -7,11 +7,12 @@ outside of them.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+
+from ocrstore.quicktuple import QuickTuple
 
 
-class FlatTable(NamedTuple):
-    """A table at a position of some bytes. A NamedTuple: every process that reads imports it."""
+class FlatTable(QuickTuple):
+    """A table at a position of some bytes."""
 
     data: memoryview
     position: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,13 +24,14 @@ from ocrstore.format.layout import (
     ROW_ALIGNMENT,
     is_valid_name,
 )
+from ocrstore.quicktuple import QuickTuple
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
 
-class Rows(NamedTuple):
+class Rows(QuickTuple):
     """Where the rows of one column lie; all arrays have one entry (or one line) per sample."""
 
     offset: npt.NDArray[np.int64]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ocrstore.errors import UnsupportedFormatError
 from ocrstore.format.columns import Column
 from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import FORMAT_VERSION, KNOWN_FEATURES, is_valid_name
+from ocrstore.quicktuple import QuickTuple
 
 MAX_MANIFEST_NBYTES = 64 * 2**20
 MAX_JSON_DEPTH = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(QuickTuple):
     """One generation. `metadata` and `history` are JSON of the layers above."""
 
     generation: int
@@ -27,7 +27,7 @@ class Manifest:
     columns: Mapping[str, Column]
     fingerprint: str
     history: tuple[Mapping[str, Any], ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = MappingProxyType({})
     version: tuple[int, int] = FORMAT_VERSION
     features: tuple[str, ...] = ()
 

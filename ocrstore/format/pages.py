@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ocrstore.errors import CorruptStoreError, NotAStoreError, UnsupportedFormatError
 from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import VALUE_OFFSET
+from ocrstore.quicktuple import QuickTuple
 
 PAGE_HEADER = struct.Struct("<QHHHH")  # page number, pad, flags, lower, upper
 OVERFLOW_COUNT = struct.Struct("<I")  # overlays lower and upper
@@ -34,10 +34,8 @@ FREE_TREE_FLAGS = 0x4008  # integer keys; the environment is one file, not a fol
 _MAX_DEPTH = 32  # as in liblmdb, whose cursors have room for no more
 _NEWER_MAGIC_OFFSET = 24  # LMDB 1.0 has a page header of 24 bytes
 
-# NamedTuples: made for every node that is passed, and imported by every process that reads
 
-
-class Tree(NamedTuple):
+class Tree(QuickTuple):
     """The root record of one B-tree."""
 
     flags: int
@@ -54,7 +52,7 @@ class Tree(NamedTuple):
         return self.root == NO_PAGE
 
 
-class Meta(NamedTuple):
+class Meta(QuickTuple):
     """One of the two meta pages: the state a commit left behind."""
 
     slot: int
@@ -66,7 +64,7 @@ class Meta(NamedTuple):
     transaction: int
 
 
-class Value(NamedTuple):
+class Value(QuickTuple):
     """Where a value lies: `nbytes` at file offset `offset`, in `pages` pages from page `page`."""
 
     page: int
@@ -75,13 +73,13 @@ class Value(NamedTuple):
     nbytes: int
 
 
-class Node(NamedTuple):
+class Node(QuickTuple):
     """One entry of a tree page; `child` for branches, `value` or `inline` for leaves."""
 
     key: bytes
-    child: int = NO_PAGE
-    value: Value | None = None
-    inline: bytes = b""
+    child: int
+    value: Value | None
+    inline: bytes
 
 
 class PageReader:
@@ -94,6 +92,7 @@ class PageReader:
         self.name = name
         self._buffer = buffer
         self._nbytes = len(buffer)
+        self._latest: tuple[tuple[int, bool], tuple[bool, list[Node]]] = (-1, False), (False, [])
         self.metas = self._read_metas()
         self.meta = max(self.metas, key=lambda meta: meta.transaction)
         self.page_size = self.meta.page_size
@@ -175,6 +174,13 @@ class PageReader:
 
     def read_page(self, number: int, *, integer_keys: bool = False) -> tuple[bool, list[Node]]:
         """Parse a tree page into (whether it is a leaf, its nodes in order)."""
+        # whoever opens a store looks several times for something in one and the same leaf
+        latest = self._latest
+        if latest[0] != (number, integer_keys):
+            latest = self._latest = (number, integer_keys), self._parse_page(number, integer_keys)
+        return latest[1]
+
+    def _parse_page(self, number: int, integer_keys: bool) -> tuple[bool, list[Node]]:
         page = self.page_bytes(number)
         own_number, _, flags, lower, upper = PAGE_HEADER.unpack_from(page)
         size = self.page_size
@@ -197,7 +203,7 @@ class PageReader:
             key = bytes(page[start : start + key_size])
             end = start + key_size
             if flags == P_BRANCH:
-                nodes.append(Node(key, child=low | high << 16 | node_flags << 32))
+                nodes.append(Node(key, low | high << 16 | node_flags << 32, None, b""))
             else:
                 if integer_keys and node_flags not in (0, F_BIGDATA):
                     raise self.corrupt(f"page {number} has a node of an unknown kind")
@@ -222,13 +228,14 @@ class PageReader:
             # recognised as such rather than called damaged
             if start + nbytes > self.page_size:
                 raise self.corrupt(f"page {number} has a value that leaves the page")
-            return Node(key, inline=bytes(page[start : start + nbytes]))
+            return Node(key, NO_PAGE, None, bytes(page[start : start + nbytes]))
         if flags != F_BIGDATA or start + PAGE_NUMBER.size > self.page_size:
             raise self.corrupt(f"page {number} has a node of an unknown kind ({flags})")
         (first,) = PAGE_NUMBER.unpack_from(page, start)
         pages = -(-(nbytes + VALUE_OFFSET) // self.page_size)
         self.page_bytes(first, pages)  # for its bounds check; the pages are not touched
-        return Node(key, value=Value(first, pages, first * self.page_size + VALUE_OFFSET, nbytes))
+        place = Value(first, pages, first * self.page_size + VALUE_OFFSET, nbytes)
+        return Node(key, NO_PAGE, place, b"")
 
     def check_value(self, node: Node) -> Value | None:
         """Check the page header in front of a node's value; None if the value is inline."""

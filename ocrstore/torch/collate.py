@@ -20,7 +20,6 @@ from ocrstore.torch._rows import AnyArray
 from ocrstore.torch.fields import Field, as_tensor, field_of, pack_polygons, unpack_polygons
 from ocrstore.torch.parts import Parts, join
 from ocrstore.torch.records import Batch, OutgoingBatch, Sample
-from ocrstore.torch.recycling import give_back
 
 if TYPE_CHECKING:
     from ocrstore.torch.exchange import SlotTicket
@@ -136,6 +135,8 @@ def collate_computed(samples: Sequence[Computed]) -> Any:
 
 def _recycle(samples: Sequence[Computed]) -> None:
     """Let the next samples be computed into what these were, now that they are stacked."""
+    from ocrstore.torch.recycling import give_back  # for transformed samples alone
+
     for sample in samples:
         for value in sample.values():
             if isinstance(value, np.ndarray) and sample.recyclable:

@@ -11,17 +11,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from ocrstore.errors import StoreChangedError
 from ocrstore.torch import _region
-from ocrstore.torch._pagemap import Finder, FinderName, best_finder, make_finder
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout, first_of_run
 from ocrstore.torch.assembly import MIN_ASSEMBLED_NBYTES, assemble, map_fresh
-from ocrstore.torch.copying import copy_rows
-from ocrstore.torch.leases import ColumnMapping
+
+if TYPE_CHECKING:
+    from ocrstore.torch._pagemap import FinderName
+    from ocrstore.torch.leases import ColumnMapping
 
 Strategy = Literal["leases", "fresh", "copy"]
 
@@ -71,6 +72,7 @@ class ColumnMemory:
         self._pid = -1
         self._file: FileHandle | None = None
         self._mapping: ColumnMapping | None = None
+        self._is_mapped = False
 
     def take(self, rows: IntArray) -> AnyArray:
         """Return the rows as one array, the caller's alone, valid while it is referenced."""
@@ -84,37 +86,49 @@ class ColumnMemory:
             low, high = first, first + count - 1
         if low < 0 or high >= len(self.layout):
             raise IndexError(f"rows {low} to {high} of {len(self.layout)}")
-        if self.strategy == "copy" or not self.layout.mappable:
-            return self._copy(rows)
-        file, mapping = self._opened()
-        if mapping is None:
-            fresh = map_fresh(file, self.layout, rows)
-            return self._copy(rows) if fresh is None else fresh
-        if first is not None:
-            leased = mapping.take(first, count)
-            if leased is not None:
-                return leased
+        taken = None
+        if self.strategy == "leases" and self.layout.mappable:
+            if first is not None:
+                taken = self._lease(first, count)
+            if taken is None:
+                taken = self._assemble(rows)
+        elif self.strategy == "fresh":
+            taken = map_fresh(self._opened(), self.layout, rows)
+        return self._copy(rows) if taken is None else taken
+
+    def _lease(self, first: int, count: int) -> AnyArray | None:
+        """Return a run of rows of the persistent mapping; None where that cannot be."""
+        mapping = self._mapped()
+        return None if mapping is None else mapping.take(first, count)
+
+    def _assemble(self, rows: IntArray) -> AnyArray | None:
+        """Return rows put together by the page table; None where a copy is better, or must do."""
         if self.layout.nbytes < MIN_ASSEMBLED_NBYTES:
-            return self._copy(rows)
+            return None
+        file = self._opened()
         try:
             return assemble(file, self.layout, rows)
-        except _region.MapLimitError:
-            return self._copy(rows)
+        except (OSError, _region.MapLimitError):
+            return None
 
     def copy(self, rows: IntArray, out: AnyArray) -> None:
         """Copy the rows, as the file has them, into `out` of shape (len(rows), *shape)."""
+        from ocrstore.torch.copying import copy_rows  # what is taken by reference needs none of it
+
         copy_rows(self._data, self.layout, rows, out)
 
     def _copy(self, rows: IntArray) -> AnyArray:
         out = np.empty((len(rows), *self.layout.shape), self.layout.dtype)
-        copy_rows(self._data, self.layout, rows, out)
+        self.copy(rows, out)
         return out
 
-    def _opened(self) -> tuple[FileHandle, ColumnMapping | None]:
+    def _opened(self) -> FileHandle:
+        """Return this process's descriptor, of a file that was long enough when it was opened."""
         if self._pid != os.getpid():
             # A forked child shares nothing of this with its parent: neither lock nor leases.
             self._lock = threading.Lock()
             self._file = self._mapping = None
+            self._is_mapped = False
             self._pid = os.getpid()
         with self._lock:
             if self._file is None:
@@ -124,22 +138,33 @@ class ColumnMemory:
                     raise StoreChangedError(
                         f"the file has {nbytes} bytes, its rows need {self.layout.end}: it was cut"
                     )
-                if self.strategy == "leases":
-                    self._mapping = self._map(file)
                 self._file = file
-            return self._file, self._mapping
+            return self._file
 
-    def _map(self, file: FileHandle) -> ColumnMapping | None:
-        try:
-            return ColumnMapping(file, self.layout, self._make_finder(file.fd))
-        except (OSError, _region.MapLimitError):
-            # strict overcommit, or an address space too small for the column: batch by batch then
-            return None
-
-    def _make_finder(self, fd: int) -> Finder:
-        return make_finder(self._finder_name) if self._finder_name else best_finder(fd)
+    def _mapped(self) -> ColumnMapping | None:
+        """Return this process's mapping, made for the first run of rows; None if there is none."""
+        if not self._is_mapped or self._pid != os.getpid():
+            file = self._opened()
+            with self._lock:
+                if not self._is_mapped:
+                    self._mapping = _map(file, self.layout, self._finder_name)
+                    self._is_mapped = True
+        return self._mapping
 
     @property
     def leased_rows(self) -> int:
         """Return how many rows of the persistent mapping are leased in this process."""
         return self._mapping.leased_rows if self._mapping and self._pid == os.getpid() else 0
+
+
+def _map(file: FileHandle, layout: RowLayout, finder: FinderName | None) -> ColumnMapping | None:
+    # shuffled batches need none of these
+    from ocrstore.torch._pagemap import best_finder, make_finder
+    from ocrstore.torch.leases import ColumnMapping
+
+    try:
+        found = make_finder(finder) if finder else best_finder(file.fd)
+        return ColumnMapping(file, layout, found)
+    except (OSError, _region.MapLimitError):
+        # strict overcommit, or an address space too small for the column: batch by batch then
+        return None

@@ -8,7 +8,6 @@ have been changed.
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from enum import Enum
 from typing import Any, TypeVar
 
 import torch
@@ -21,13 +20,14 @@ from ocrstore.torch.parts import Parts
 R = TypeVar("R", bound="Record")
 
 
-class _Mark(Enum):
-    """Stands for a value that is none; an Enum's member stays the same one when it is pickled."""
+class _Removed:
+    """Stands for a value that is none any more; stays the same one when it is pickled."""
 
-    REMOVED = "removed"
+    def __reduce__(self) -> str:
+        return "_REMOVED"
 
 
-_REMOVED = _Mark.REMOVED  # each look into an Enum takes its time
+_REMOVED = _Removed()
 
 
 class Record:

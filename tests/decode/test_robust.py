@@ -147,7 +147,7 @@ def test_arbitrary_bytes_after_a_signature(tail, kind):
     only_decode_errors(read_header, FILES[kind][: 12 if "webp" in kind else 8] + tail)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=300)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=300)
 @given(
     kind=st.sampled_from(sorted(FILES)),
     changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6),

@@ -20,7 +20,7 @@ from ocrstore.format.index import Rows, parse_index
 from ocrstore.format.indextable import build_table, index_of, serialize
 from tests.format import crafting as craft
 
-property_test = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+property_test = settings(max_examples=80)
 
 COLUMNS = {
     "image": ocrstore.Column("uint8", (None, None, 3)),

@@ -28,9 +28,6 @@ from tests.format.rejecting import COLUMNS, write_store
 
 fuzz = settings(
     max_examples=120,
-    deadline=None,
-    derandomize=True,
-    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 

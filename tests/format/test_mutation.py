@@ -69,7 +69,7 @@ def check(folder, good, data, original):
     return "harmless"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_any_single_byte(small, data):
     """Any byte, any other value."""

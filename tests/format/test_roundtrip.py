@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import ocrstore
 from tests.strategies import keys, same, samples, specs
 
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=60)
 
 
 @quick

@@ -47,6 +47,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert len(writer) == 0
         self.model = {}
         self.past = {1: {}}
+        self.reached = {}
         self.reader = ocrstore.open(self.path)
 
     def publish(self):
@@ -100,10 +101,13 @@ class StoreMachine(RuleBasedStateMachine):
         for key, sample in samples.items():
             for name in self.columns:
                 sample.setdefault(name, np.full(2, puts[key], np.int8))
+        work = repr(puts)
         for end in (stop, len(puts)) if goes_on else (stop,):
-            writer = ocrstore.append(self.path, resume=repr(puts), group_rows=2)
+            writer = ocrstore.append(self.path, resume=work, group_rows=2)
             done = writer.resumed_attributes()["key"].to_pylist()
-            assert done == list(puts)[: len(done)] and len(done) <= stop
+            assert done == list(puts)[: len(done)]
+            assert len(done) <= max(stop, self.reached.get(work, 0))
+            self.reached[work] = max(stop, len(done))
             for key in list(puts)[len(done) : end]:
                 write = writer.replace if key in writer else writer.append
                 write(key, samples[key])
@@ -167,5 +171,5 @@ class StoreMachine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-StoreMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=12)
 TestStore = StoreMachine.TestCase

@@ -162,7 +162,7 @@ CHOICES = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(CHOICES, max_size=5), SIDES, st.integers(30, 200), st.integers(0, 99))
 def test_any_pipeline_gives_the_same(transforms, height, width, seed):
     """Known and unknown transforms, in any order and nesting."""

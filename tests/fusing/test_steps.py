@@ -30,7 +30,7 @@ def noise(height, width, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_part_of_a_warp(data):
     """Any matrix, border, fill and part: the same bits as cut out of the whole."""
@@ -103,7 +103,7 @@ def test_what_is_drawn_stays():
     assert np.array_equal(first, kept)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2),
     st.integers(0, 2),
@@ -120,7 +120,7 @@ def test_what_moves_nothing(i, j, change):
     assert _is_identity(matrix.astype(np.float32)) == is_identity_matrix(matrix.astype(np.float32))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.booleans(), st.booleans(), st.booleans(), st.data())
 def test_all_ways_to_lay_a_picture(transposes, rows, columns, data):
     """Flips and turns of a part, against numpy."""
@@ -151,7 +151,7 @@ def test_a_picture_without_steps_is_a_copy():
     assert np.array_equal(drawn, source)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.tuples(*[st.sampled_from([0, 1]) | st.floats(0, 3)] * 3),
     st.sampled_from([0, 0.5, -0.5]) | st.floats(-0.5, 0.5),

@@ -3,14 +3,13 @@
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrstore.sources import key_of, path_of
 from ocrstore.sources.keys import shown
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_round_trip(name):
     """Every POSIX file name has a key that is valid UTF-8 and leads back to the same bytes."""
@@ -20,7 +19,6 @@ def test_any_bytes_round_trip(name):
     assert path_of(key).encode("utf-8", "surrogateescape") == name
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_different_names_have_different_keys(a, b):
     """No two names share a key, even if one is spelled as the other's escape."""
@@ -50,7 +48,6 @@ def test_windows_surrogate_round_trips():
     assert path_of("a\\ud800.jpg") == "a\ud800.jpg"
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.binary(max_size=40))
 def test_shown_is_printable(name):
     """What goes into a message is valid and on one line."""

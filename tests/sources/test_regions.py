@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrstore.sources import Flaw, Region
@@ -65,7 +65,6 @@ def test_accepted(points):
     assert polygon.points.tolist() == SQUARE
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(*[st.floats(-1e6, 1e6, width=32)] * 2), min_size=3, max_size=50))
 def test_any_number_of_points_is_kept(points):
     """Three points or fifty: exactly the float32 values that were given, repeated ones too."""
@@ -80,7 +79,6 @@ json_values = st.recursive(
 )
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.builds(Region, json_values, json_values, json_values, json_values), max_size=5))
 def test_nothing_is_dropped_and_nothing_raises(regions):
     """Whatever stands in a JSON, each region is a polygon or a problem at its position."""

@@ -175,8 +175,6 @@ def test_any_sequence_of_takes_writes_and_drops(small_path, memory):
     machine.TestCase.settings = settings(
         max_examples=6,
         stateful_step_count=25,
-        deadline=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     from hypothesis.stateful import run_state_machine_as_test
