@@ -17,7 +17,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ocrstore.errors import SchemaError
 from ocrstore.torch._rows import AnyArray
-from ocrstore.torch.fields import Field, as_tensor, field_of, pack_polygons, unpack_polygons
+from ocrstore.torch.fields import Field, field_of, pack_polygons, unpack_polygons
 from ocrstore.torch.parts import Parts, join
 from ocrstore.torch.records import Batch, OutgoingBatch, Sample
 
@@ -171,7 +171,7 @@ def _field(name: str) -> Field:
 
 
 def _show(name: str, stacked: AnyArray) -> torch.Tensor:
-    return _field(name).show(as_tensor(stacked))
+    return _field(name).tensor(stacked)
 
 
 def _listed(name: str, values: list[Any]) -> Any:

@@ -29,6 +29,16 @@ class Field(QuickTuple):
             return rows.permute(0, 3, 1, 2)
         return rows.unsqueeze(1) if self.kind == "map" and rows.ndim == 3 else rows
 
+    def tensor(self, rows: AnyArray) -> torch.Tensor:
+        """Return what `show` makes of stored rows (B, ...), as a tensor that is no view of another.
+
+        Torch takes many times as long to end a tensor that others were views of.
+        """
+        if self.kind == "picture" and rows.ndim == 4:
+            return as_tensor(rows.transpose(0, 3, 1, 2))
+        tensor = as_tensor(rows)
+        return tensor.unsqueeze_(1) if self.kind == "map" and rows.ndim == 3 else tensor
+
     def shown_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape that `show` gives rows of this shape."""
         if self.kind == "picture" and len(shape) == 4:

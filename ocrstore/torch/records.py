@@ -14,7 +14,7 @@ import torch
 
 from ocrstore.errors import UnknownColumnError
 from ocrstore.torch.annotations import ANNOTATIONS, LISTS, annotate
-from ocrstore.torch.fields import Field, as_tensor
+from ocrstore.torch.fields import Field
 from ocrstore.torch.parts import Parts
 
 R = TypeVar("R", bound="Record")
@@ -189,9 +189,8 @@ class Sample(Record):
 
     def _take_field(self, parts: Parts, field: Field) -> Any:
         taken = parts.take(field)
-        if isinstance(taken, list):
-            return field.show(as_tensor(taken[0])[None])[0]
-        return field.show(as_tensor(taken))[0]
+        rows = taken[0][None] if isinstance(taken, list) else taken
+        return field.tensor(rows)[0]
 
     def _take_annotation(self, parts: Parts, name: str) -> Any:
         value = annotate(parts, name)[0]
@@ -224,8 +223,8 @@ class _BatchRecord(Record):
     def _take_field(self, parts: Parts, field: Field) -> Any:
         taken = parts.take(field)
         if isinstance(taken, list):
-            return [field.show(as_tensor(array)[None])[0] for array in taken]
-        return field.show(as_tensor(taken))
+            return [field.tensor(array[None])[0] for array in taken]
+        return field.tensor(taken)
 
     def _take_annotation(self, parts: Parts, name: str) -> Any:
         return annotate(parts, name)
