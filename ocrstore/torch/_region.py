@@ -1,7 +1,8 @@
-"""Owns ranges of address space: reserving, placing file pages in them, dropping written pages.
+"""Owns ranges of address space: placing file pages in them, moving and dropping pages.
 
 Everything here goes through one class that checks bounds before it calls `mmap(MAP_FIXED)`,
-because a wrong address there would silently replace somebody else's memory.
+because a wrong address there would silently replace somebody else's memory. `mremap` is called
+only so that both ends stay mapped: an address that was free for a moment might be anybody's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ PAGE = mmap.PAGESIZE
 
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x02, 0x10, 0x20, 0x4000
+_MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 1, 2, 4
 _MADV_DONTNEED = 4
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _DEFAULT_MAX_MAPS = 65530
@@ -46,6 +48,9 @@ class _LibC:
         self.munmap = libc.munmap
         self.munmap.argtypes = [pointer, size]
         self.munmap.restype = number
+        self.mremap = libc.mremap
+        self.mremap.argtypes = [pointer, size, size, number, pointer]
+        self.mremap.restype = pointer
         self.madvise = libc.madvise
         self.madvise.argtypes = [pointer, size, number]
         self.madvise.restype = number
@@ -110,11 +115,12 @@ class Region:
     mappings, and its copy of this object unmaps only those.
     """
 
-    __slots__ = ("_maps", "_munmap", "address", "nbytes")
+    __slots__ = ("_is_whole", "_maps", "_munmap", "address", "nbytes")
 
     def __init__(self, nbytes: int, maps: int) -> None:
         """Reserve `nbytes` (whole pages) that will hold at most `maps` placements."""
         self.nbytes = 0
+        self._is_whole = True
         self._maps = 0
         if nbytes <= 0 or nbytes % PAGE:
             raise ValueError(f"a region is a number of whole pages, not {nbytes} bytes")
@@ -131,21 +137,41 @@ class Region:
 
     def place(self, at: int, nbytes: int, fd: int, offset: int) -> None:
         """Map file pages [offset, offset + nbytes) privately at byte `at` of the region."""
-        if at < 0 or nbytes <= 0 or at + nbytes > self.nbytes:
-            raise ValueError(f"[{at}, {at + nbytes}) is outside a region of {self.nbytes} bytes")
-        if at % PAGE or nbytes % PAGE or offset % PAGE or offset < 0:
+        self._check(at, nbytes)
+        if offset % PAGE or offset < 0:
             raise ValueError(f"not on page boundaries: at {at}, {nbytes} bytes, offset {offset}")
         protection = _PROT_READ | _PROT_WRITE
         flags = _MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
         address = _libc().mmap(self.address + at, nbytes, protection, flags, fd, offset)
         if address != self.address + at:
-            error = _fail("mmap")
-            # The kernel may have left a hole, and another thread may have mapped something into it:
-            # losing the addresses is better than ever unmapping them.
-            self.nbytes = 0
-            if error.errno == errno.ENOMEM:
-                raise MapLimitError(str(error)) from error
-            raise error
+            raise self._broken(_fail("mmap"))
+
+    def move(self, at: int, nbytes: int, target: Region, target_at: int) -> None:
+        """Move pages, written ones too, to a place in another region.
+
+        They come with their page table entries: whoever reads them there has no page fault. What is
+        left here is mapped as before, and shows the file's pages when it is read. Neither part may
+        reach over the edge of a placement.
+        """
+        self._check(at, nbytes)
+        target._check(target_at, nbytes)
+        flags = _MREMAP_MAYMOVE | _MREMAP_FIXED | _MREMAP_DONTUNMAP
+        there = target.address + target_at
+        if _libc().mremap(self.address + at, nbytes, nbytes, flags, there) != there:
+            raise target._broken(_fail("mremap"))
+
+    def _check(self, at: int, nbytes: int) -> None:
+        if at < 0 or nbytes <= 0 or at + nbytes > self.nbytes:
+            raise ValueError(f"[{at}, {at + nbytes}) is outside a region of {self.nbytes} bytes")
+        if at % PAGE or nbytes % PAGE:
+            raise ValueError(f"not on page boundaries: at {at}, {nbytes} bytes")
+
+    def _broken(self, error: OSError) -> Exception:
+        """Return what to raise when the kernel refused to map something over a part of this."""
+        # It may have left a hole, and another thread may have mapped something into it: losing the
+        # addresses is better than ever unmapping them.
+        self._is_whole = False
+        return MapLimitError(str(error)) if error.errno == errno.ENOMEM else error
 
     def drop(self, start: int, end: int) -> None:
         """Forget what was written at addresses [start, end): the file's pages show again."""
@@ -155,9 +181,25 @@ class Region:
             raise _fail("madvise")
 
     def __del__(self) -> None:
-        if self.nbytes:
+        if self.nbytes and self._is_whole:
             self._munmap(self.address, self.nbytes)
-            self.nbytes = 0
+        self.nbytes = 0
         if self._maps:
             budget.give_back(self._maps)
             self._maps = 0
+
+
+def can_move(fd: int) -> bool:
+    """Try whether the system moves pages of a private mapping of a file (Linux 5.13)."""
+    if os.fstat(fd).st_size < PAGE:
+        return False
+    try:
+        home, away = Region(PAGE, 1), Region(PAGE, 1)
+        home.place(0, PAGE, fd, 0)
+        first = ctypes.c_ubyte.from_address(home.address)
+        here, there = first.value, ctypes.c_ubyte.from_address(away.address)
+        first.value = here ^ 0xFF
+        home.move(0, PAGE, away, 0)
+        return there.value == here ^ 0xFF and first.value == here
+    except (OSError, MapLimitError):
+        return False

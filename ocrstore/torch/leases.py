@@ -4,6 +4,10 @@ A lease is an object that numpy and torch keep alive as long as any array, tenso
 points into its rows. When the last of them is gone the pages that were written are found and
 dropped, so the next one who takes those rows sees the file again. Rows that are leased already
 are never handed out twice.
+
+Rows that adjoin are handed out where they are at home. Others are moved next to each other, page
+table entries and all, and home again: a page fault for each 16 pages of a batch takes several
+times as long.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
-from ocrstore.torch._pagemap import Finder, counts_faults, fault_count
-from ocrstore.torch._region import MapLimitError, Region
+from ocrstore.torch._pagemap import Finder, Range, counts_faults, fault_count
+from ocrstore.torch._region import MapLimitError, Region, can_move
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout, as_rows
 
+Rows = Sequence[int]
 _MAX_PIECES = 1024
 """A column in more pieces than this is mapped as it lies in the file, and not row after row."""
 
@@ -26,20 +32,22 @@ _MAX_PIECES = 1024
 class Lease:
     """The right to use some rows of a `ColumnMapping`; ends when the object dies, in any thread."""
 
-    __slots__ = ("__array_interface__", "_faults", "_mapping", "_pid", "count", "first")
+    __slots__ = ("__array_interface__", "_away", "_faults", "_mapping", "_pid", "_rows")
 
-    def __init__(self, mapping: ColumnMapping, first: int, count: int) -> None:
-        self.first = first
-        self.count = count
+    def __init__(self, mapping: ColumnMapping, rows: Rows, away: Region | None) -> None:
+        """Hand out rows where they are at home, or in a region that they were moved to."""
+        self._rows = rows
+        self._away = away
         self._pid = os.getpid()
         self._mapping = mapping
         self._faults = mapping.count_faults()
-        self.__array_interface__ = as_rows(mapping.address_of(first), count, mapping.layout)
+        address = mapping.address_of(rows[0]) if away is None else away.address
+        self.__array_interface__ = as_rows(address, len(rows), mapping.layout)
 
     def __del__(self) -> None:
         # A forked child inherits the object, but its mapping is a copy that nobody takes rows from.
         if not sys.is_finalizing() and self._pid == os.getpid():
-            self._mapping.end(self.first, self.count, faults=self._faults)
+            self._mapping.end(self._rows, self._away, faults=self._faults)
 
 
 class ColumnMapping:
@@ -53,17 +61,19 @@ class ColumnMapping:
         if not layout.mappable:
             raise ValueError("the rows of this column do not lie on pages of their own")
         self.layout = layout
+        self._file = file
         self._finder = finder
         self._counts_faults = counts_faults(file.fd)
+        self._moves = can_move(file.fd)
         self._lock = threading.Lock()
-        self._ended: deque[tuple[int, int, bool]] = deque()
+        self._ended: deque[tuple[Rows, Region | None, bool]] = deque()
         self._leased = bytearray(len(layout))
         self._region, self._positions = _map_column(file, layout)
         gaps = np.diff(self._positions) != layout.pitch
         self._gaps: IntArray | None = np.flatnonzero(gaps) if gaps.any() else None
 
     def address_of(self, row: int) -> int:
-        """Return where a row begins."""
+        """Return where a row is at home."""
         return self._region.address + int(self._positions[row])
 
     def take(self, first: int, count: int) -> AnyArray | None:
@@ -83,22 +93,72 @@ class ColumnMapping:
             self._settle()
             if self._leased.find(1, first, first + count) < 0:
                 self._leased[first : first + count] = b"\1" * count
-                lease = Lease(self, first, count)
+                lease = Lease(self, range(first, first + count), None)
         self._settle_if_free()
         return None if lease is None else np.asarray(lease)
+
+    def gather(self, rows: IntArray) -> AnyArray | None:
+        """Return rows in any order as one writable array, or None where that cannot be.
+
+        Their pages are moved into one region, and home when the lease ends. Only a page that is
+        used for the first time has to be looked up in the page cache. It cannot be where a row
+        comes twice or is leased already, or where the system does not move pages.
+        """
+        numbers = rows.tolist()
+        if not self._moves or len(set(numbers)) != len(numbers):
+            return None
+        lease = None
+        with self._lock:
+            self._settle()
+            if not any(self._leased[row] for row in numbers):
+                away = self._move_away(numbers)
+                if away is not None:
+                    lease = Lease(self, numbers, away)
+        self._settle_if_free()
+        return None if lease is None else np.asarray(lease)
+
+    def _move_away(self, rows: list[int]) -> Region | None:
+        """Move rows into a region of their own; None, and all at home, if the kernel refuses."""
+        pitch = self.layout.pitch
+        done = 0
+        try:
+            away = Region(len(rows) * pitch, len(rows))
+            try:
+                for row in rows:
+                    self._leased[row] = 1
+                    self._region.move(int(self._positions[row]), pitch, away, done * pitch)
+                    done += 1
+            except (OSError, MapLimitError):
+                self._move_home(rows[:done], away, set())
+                self._release(rows[: done + 1])
+                raise
+        except (OSError, MapLimitError):
+            return None
+        return away
+
+    def _move_home(self, rows: Rows, away: Region, written: set[int]) -> None:
+        """Move rows back; the rows at the places `written` are mapped anew instead."""
+        pitch = self.layout.pitch
+        for place, row in enumerate(rows):
+            home = int(self._positions[row])
+            if place in written:
+                # a placement that was written to would never be one with its neighbours again
+                self._region.place(home, pitch, self._file.fd, int(self.layout.offsets[row]))
+            else:
+                away.move(place * pitch, pitch, self._region, home)
 
     def count_faults(self) -> int | None:
         """Return the process's page faults so far; None where they say nothing."""
         return fault_count() if self._counts_faults else None
 
-    def end(self, first: int, count: int, *, faults: int | None = None) -> None:
+    def end(self, rows: Rows, away: Region | None, *, faults: int | None = None) -> None:
         """End a lease: called by its finalizer, which may interrupt any code, this class's too.
 
         If there was no page fault since the lease began (`faults` were counted then), nothing was
         written.
         """
         clean = faults is not None and faults == self.count_faults()
-        self._ended.append((first, count, clean))
+        self._ended.append((rows, away, clean))
         self._settle_if_free()
 
     def _settle_if_free(self) -> None:
@@ -111,19 +171,32 @@ class ColumnMapping:
 
     def _settle(self) -> None:
         while self._ended:
-            first, count, clean = self._ended.popleft()
-            if not clean:
-                self._restore(self.address_of(first), count * self.layout.pitch)
-            self._leased[first : first + count] = bytes(count)
+            rows, away, clean = self._ended.popleft()
+            # if a page could not be restored, the error shows and the rows stay leased for ever
+            pitch = self.layout.pitch
+            if away is not None:
+                found = [] if clean else self._written(away.address, len(rows) * pitch)
+                places = [
+                    ((a - away.address) // pitch, (b - away.address - 1) // pitch) for a, b in found
+                ]
+                self._move_home(rows, away, {p for a, b in places for p in range(a, b + 1)})
+            elif not clean:
+                for first, last in self._written(self.address_of(rows[0]), len(rows) * pitch):
+                    self._region.drop(first, last)
+            self._release(rows)
 
-    def _restore(self, start: int, nbytes: int) -> None:
+    def _release(self, rows: Rows) -> None:
+        if isinstance(rows, range):
+            self._leased[rows.start : rows.stop] = bytes(len(rows))
+        else:
+            for row in rows:
+                self._leased[row] = 0
+
+    def _written(self, start: int, nbytes: int) -> list[Range]:
         try:
-            written = self._finder.written(start, start + nbytes)
+            return self._finder.written(start, start + nbytes)
         except OSError:
-            written = [(start, start + nbytes)]
-        # if a page could not be restored, the error shows and its rows stay leased for ever
-        for first, last in written:
-            self._region.drop(first, last)
+            return [(start, start + nbytes)]
 
     @property
     def leased_rows(self) -> int:

@@ -252,12 +252,15 @@ def test_threads_take_write_and_drop_at_once(column, options):
         rng = random.Random(number)
         for _ in range(25):
             first = rng.randrange(ROWS - 3)
-            array = memory.take(np.arange(first, first + 3))
-            if not np.array_equal(array, truth[first : first + 3]):
-                wrong.append((number, first))
+            rows = rows_of(first, first + 1, first + 2)
+            if rng.random() < 0.5:
+                rows = rows_of(*rng.sample(range(ROWS), 3))
+            array = memory.take(rows)
+            if not np.array_equal(array, truth[rows]):
+                wrong.append((number, rows))
             array[:] = number
             if not (array == number).all():
-                wrong.append((number, first, "changed"))
+                wrong.append((number, rows, "changed"))
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -276,10 +279,14 @@ def test_a_childs_lease_end_does_not_disturb_its_parent(column, options):
     truth = column[2]
     held = memory.take(np.arange(0, 4))
     held[:] = 5
+    memory.take(rows_of(9, 7))
+    moved = memory.take(rows_of(9, 7))
+    moved[0] = 5
     pid = os.fork()
     if pid == 0:
-        good = bool((held == 5).all())
-        held[:] = 6
+        good = bool((held == 5).all() and (moved[0] == 5).all())
+        held[:] = moved[:] = 6
+        del moved
         again = memory.take(np.arange(0, 4))
         good = good and np.array_equal(again, truth[:4])
         again[:] = 7
@@ -289,9 +296,141 @@ def test_a_childs_lease_end_does_not_disturb_its_parent(column, options):
         good = good and np.array_equal(other, truth[[3, 1]])
         os._exit(0 if good else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert (held == 5).all()
-    del held
-    assert np.array_equal(memory.take(np.arange(0, 4)), truth[:4])
+    assert (held == 5).all() and (moved[0] == 5).all()
+    assert np.array_equal(moved[1], truth[7])
+    del held, moved
+    assert np.array_equal(memory.take(np.arange(ROWS)), truth)
+
+
+@pytest.fixture
+def moving(column):
+    """Memory that moves rows together from its first shuffled batch on."""
+    memory = memory_of(column, strategy="leases")
+    memory.take(rows_of(3, 1))  # one batch alone is put together without a mapping of all rows
+    file = FileHandle(column[0])
+    if not _region.can_move(file.fd):
+        pytest.skip("this kernel moves no pages of files")
+    return memory
+
+
+def pages_present(array):
+    """Which pages of an array are in this process's page table, without touching them."""
+    first = array.ctypes.data // PAGE
+    count = _region.round_up(array.nbytes) // PAGE
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as file:
+        words = np.frombuffer(os.pread(file.fileno(), 8 * count, 8 * first), np.uint64)
+    return (words >> np.uint64(63)).astype(bool)
+
+
+@linux
+def test_shuffled_rows_are_moved_together_with_their_page_table(column, moving):
+    """What was read once is read again without a page fault, wherever the rows go."""
+    truth = column[2]
+    order = rows_of(20, 3, 11, 4, 16)
+    first = moving.take(order)
+    assert isinstance(first.base, leases.Lease) and moving.leased_rows == 5
+    assert np.array_equal(first, truth[order])
+    del first
+    assert moving.leased_rows == 0
+    again = moving.take(order[::-1])
+    assert pages_present(again).all()
+    assert np.array_equal(again, truth[order[::-1]])
+    del again
+    run = moving.take(np.arange(2, 6))  # at home
+    assert pages_present(run[1:3]).all()
+    assert np.array_equal(run, truth[2:6])
+
+
+@pytest.mark.parametrize("write", [slice(None), 0, 2, slice(1, None)], ids=repr)
+def test_writing_to_shuffled_rows_never_shows_again(column, options, write):
+    """Neither in another order, nor at home, nor in the rows beside the written ones."""
+    memory = memory_of(column, **options)
+    truth = column[2]
+    for order in ([20, 3, 11], [3, 20, 4], [11, 3, 20], [4, 11, 3]):
+        taken = memory.take(rows_of(*order))
+        assert np.array_equal(taken, truth[order])
+        taken[write, 5::3000] = 1
+        expected = truth[order]
+        expected[write, 5::3000] = 1
+        assert np.array_equal(taken, expected)
+        del taken
+    assert np.array_equal(memory.take(np.arange(ROWS)), truth)
+
+
+@linux
+def test_a_row_that_is_out_or_comes_twice_is_put_together_elsewhere(column, moving):
+    """Rows are moved only if all of them are free."""
+    truth = column[2]
+    held = moving.take(rows_of(5, 2))
+    held[:] = 1
+    for rows in (rows_of(7, 5), rows_of(8, 4, 8), np.arange(1, 4)):
+        other = moving.take(rows)
+        assert isinstance(other.base, assembly._Assembled)
+        assert np.array_equal(other, truth[rows])
+    assert (held == 1).all() and moving.leased_rows == 2
+
+
+@linux
+@pytest.mark.parametrize("which", [0, 1, 3])
+@pytest.mark.parametrize("error", [OSError(22, "mremap"), _region.MapLimitError("mremap")])
+def test_when_the_kernel_refuses_to_move_all_rows_are_home_again(
+    column, moving, monkeypatch, which, error
+):
+    """The taker gets its rows another way, and so does the next one."""
+    truth = column[2]
+    moving.take(rows_of(9, 6, 0, 3))
+    move = _region.Region.move
+    calls = []
+
+    def refuse(self, *args):
+        calls.append(args)
+        if len(calls) == which + 1:
+            raise error
+        move(self, *args)
+
+    monkeypatch.setattr(_region.Region, "move", refuse)
+    taken = moving.take(rows_of(9, 6, 0, 3))
+    monkeypatch.undo()
+    assert isinstance(taken.base, assembly._Assembled)
+    assert len(calls) == 2 * which + 1
+    assert moving.leased_rows == 0
+    assert np.array_equal(taken, truth[[9, 6, 0, 3]])
+    assert np.array_equal(moving.take(np.arange(ROWS)), truth)
+
+
+@linux
+def test_rows_that_cannot_come_home_are_never_handed_out_again(column, moving, monkeypatch):
+    """The error shows, and everybody sees the file all the same."""
+    truth = column[2]
+    taken = moving.take(rows_of(9, 6))
+    shown = []
+
+    def refuse(self, *args):
+        raise _region.MapLimitError("mremap: Cannot allocate memory")
+
+    monkeypatch.setattr(_region.Region, "move", refuse)
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: shown.append(given.exc_value))
+    del taken
+    monkeypatch.undo()
+    assert [type(error) for error in shown] == [_region.MapLimitError]
+    assert moving.leased_rows == 2
+    for rows in (rows_of(9, 6), np.arange(5, 11), np.arange(ROWS), rows_of(1, 8)):
+        assert np.array_equal(moving.take(rows), truth[rows])
+
+
+@linux
+@pytest.mark.parametrize("reason", ["an old kernel", "a column larger than memory"])
+def test_where_pages_are_not_moved_batches_are_put_together(column, monkeypatch, reason):
+    """Rows come from fresh mappings then."""
+    if reason == "an old kernel":
+        monkeypatch.setattr(leases, "can_move", lambda fd: False)
+    else:
+        monkeypatch.setattr("ocrstore.torch.memory._memory_nbytes", lambda: PAGE)
+    memory = memory_of(column, strategy="leases")
+    for rows in (rows_of(3, 1), rows_of(5, 2), rows_of(5, 2)):
+        taken = memory.take(rows)
+        assert isinstance(taken.base, assembly._Assembled)
+        assert np.array_equal(taken, column[2][rows])
 
 
 @linux
@@ -315,12 +454,12 @@ def test_near_the_kernels_map_limit_batches_are_copied(column, monkeypatch):
     memory.take(rows_of(0))
     monkeypatch.setattr(_region.budget, "limit", _region.budget._used + 12)
     held = [memory.take(rows_of(5, 2, 9)) for _ in range(20)]
-    mapped = [array for array in held if isinstance(array.base, assembly._Assembled)]
+    mapped = [array for array in held if not array.flags.owndata]
     assert 0 < len(mapped) < len(held)
     assert all(np.array_equal(array, column[2][[5, 2, 9]]) for array in held)
     held.clear()
     del mapped
-    assert isinstance(memory.take(rows_of(5, 2, 9)).base, assembly._Assembled)
+    assert isinstance(memory.take(rows_of(5, 2, 9)).base, leases.Lease)
 
 
 @linux
@@ -357,9 +496,26 @@ def test_a_region_refuses_what_lies_outside_it(column):
         region.drop(region.address, region.address + 5 * PAGE)
     with pytest.raises(ValueError, match="whole pages"):
         _region.Region(100, 1)
+    other = _region.Region(2 * PAGE, 1)
+    for at, nbytes, target_at in (
+        (0, 5 * PAGE, 0),
+        (-PAGE, PAGE, 0),
+        (0, 4 * PAGE, 0),
+        (0, PAGE, 2 * PAGE),
+        (0, PAGE, -PAGE),
+        (1, PAGE, 0),
+        (0, PAGE, 1),
+        (0, 100, 0),
+        (0, 0, 0),
+    ):
+        with pytest.raises(ValueError, match=r"region|page boundaries"):
+            region.move(at, nbytes, other, target_at)
     with pytest.raises(OSError, match="mmap"):
         region.place(0, PAGE, 9999, 0)
-    assert region.nbytes == 0  # given up, never unmapped
+    address = region.address
+    del region  # a part of it may be somebody else's by now: never unmapped
+    assert f"{address:x}-" in Path("/proc/self/maps").read_text()
+    assert _region._libc().munmap(address, 4 * PAGE) == 0
 
 
 def test_rows_outside_the_column_are_refused(column, options):
