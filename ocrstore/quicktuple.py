@@ -19,7 +19,15 @@ else:
             names = tuple(body.get("__annotations__", ()))
             defaults = {field: body[field] for field in names if field in body}
             getters = {field: property(itemgetter(at)) for at, field in enumerate(names)}
-            fixed = {"__slots__": (), "__match_args__": names, "_defaults": defaults}
+            if not names and bases != (tuple,):
+                raise TypeError(f"{name} has no fields, or its annotations are not strings")
+            # others know a tuple with names by its `_fields`
+            fixed = {
+                "__slots__": (),
+                "__match_args__": names,
+                "_fields": names,
+                "_defaults": defaults,
+            }
             return super().__new__(cls, name, bases, body | getters | fixed)
 
     class QuickTuple(tuple, metaclass=_Named):

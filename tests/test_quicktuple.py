@@ -78,6 +78,13 @@ def test_is_pickled_and_copied_as_itself():
         assert type(other) is Quick and other == quick
 
 
+def test_is_known_as_a_named_tuple():
+    """Others know one by its fields; without any it was declared where they are not seen."""
+    assert Quick._fields == Model._fields
+    with pytest.raises(TypeError, match="no fields"):
+        type(QuickTuple)("Empty", (QuickTuple,), {})
+
+
 def test_cannot_be_changed():
     """Neither its fields nor others."""
     with pytest.raises(AttributeError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from ocrstore.errors import UnsupportedFormatError
@@ -26,8 +25,8 @@ class Manifest(QuickTuple):
     """Row groups written so far; extents with a higher number were never published."""
     columns: Mapping[str, Column]
     fingerprint: str
-    history: tuple[Mapping[str, Any], ...] = ()
-    metadata: Mapping[str, Any] = MappingProxyType({})
+    history: tuple[Mapping[str, Any], ...]
+    metadata: Mapping[str, Any]
     version: tuple[int, int] = FORMAT_VERSION
     features: tuple[str, ...] = ()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -23,6 +24,7 @@ import numpy as np
 from ocrstore.torch._pagemap import Finder, Range, counts_faults, fault_count
 from ocrstore.torch._region import MapLimitError, Region, can_move
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout, as_rows
+from ocrstore.torch.fares import Fares, time_mapping
 
 Rows = Sequence[int]
 _MAX_PIECES = 1024
@@ -36,6 +38,7 @@ class Lease:
 
     def __init__(self, mapping: ColumnMapping, rows: Rows, away: Region | None) -> None:
         """Hand out rows where they are at home, or in a region that they were moved to."""
+        self._faults: int | None = None
         self._rows = rows
         self._away = away
         self._pid = os.getpid()
@@ -64,7 +67,8 @@ class ColumnMapping:
         self._file = file
         self._finder = finder
         self._counts_faults = counts_faults(file.fd)
-        self._moves = can_move(file.fd)
+        self._fares: Fares | None = None
+        self._has_tried = False
         self._lock = threading.Lock()
         self._ended: deque[tuple[Rows, Region | None, bool]] = deque()
         self._leased = bytearray(len(layout))
@@ -102,50 +106,91 @@ class ColumnMapping:
 
         Their pages are moved into one region, and home when the lease ends. Only a page that is
         used for the first time has to be looked up in the page cache. It cannot be where a row
-        comes twice or is leased already, or where the system does not move pages.
+        comes twice or is leased already, or where the system does not move pages, or takes longer
+        for that than for mapping them once more.
         """
         numbers = rows.tolist()
-        if not self._moves or len(set(numbers)) != len(numbers):
+        if len(set(numbers)) != len(numbers):
             return None
         lease = None
         with self._lock:
             self._settle()
-            if not any(self._leased[row] for row in numbers):
-                away = self._move_away(numbers)
+            if not self._has_tried:
+                self._fares = _find_fares(self._file, self.layout, self._finder)
+                self._has_tried = True
+            free = not any(self._leased[row] for row in numbers)
+            if free and self._fares is not None and self._fares.choose_moving():
+                away = self._move_away(numbers, self._fares)
                 if away is not None:
                     lease = Lease(self, numbers, away)
         self._settle_if_free()
         return None if lease is None else np.asarray(lease)
 
-    def _move_away(self, rows: list[int]) -> Region | None:
-        """Move rows into a region of their own; None, and all at home, if the kernel refuses."""
+    def _move_away(self, rows: list[int], fares: Fares) -> Region | None:
+        """Move rows into a region of their own; None, and all free, if the kernel refuses."""
         pitch = self.layout.pitch
-        done = 0
         try:
             away = Region(len(rows) * pitch, len(rows))
-            try:
-                for row in rows:
-                    self._leased[row] = 1
-                    self._region.move(int(self._positions[row]), pitch, away, done * pitch)
-                    done += 1
-            except (OSError, MapLimitError):
-                self._move_home(rows[:done], away, set())
-                self._release(rows[: done + 1])
-                raise
         except (OSError, MapLimitError):
             return None
+        began = time.perf_counter()
+        done = 0
+        try:
+            for row in rows:
+                self._leased[row] = 1
+                self._region.move(int(self._positions[row]), pitch, away, done * pitch)
+                done += 1
+        except BaseException as exc:
+            # what was moved ends with `away`; at home are the file's pages
+            self._release(rows[: done + 1])
+            if not isinstance(exc, (OSError, MapLimitError)):
+                raise
+            self._fares = None  # it would refuse again
+            return None
+        fares.note("away", time.perf_counter() - began, len(rows))
         return away
 
     def _move_home(self, rows: Rows, away: Region, written: set[int]) -> None:
-        """Move rows back; the rows at the places `written` are mapped anew instead."""
+        """Move rows back and free them; but not those at the places `written`.
+
+        The pages of those end with `away`. Their homes were mapped all the time, and show the file.
+        """
         pitch = self.layout.pitch
-        for place, row in enumerate(rows):
-            home = int(self._positions[row])
-            if place in written:
-                # a placement that was written to would never be one with its neighbours again
-                self._region.place(home, pitch, self._file.fd, int(self.layout.offsets[row]))
-            else:
-                away.move(place * pitch, pitch, self._region, home)
+        began = time.perf_counter()
+        lost = -1
+        try:
+            for place, row in enumerate(rows):
+                if place not in written:
+                    lost = row  # a call that failed may have left a hole there
+                    away.move(place * pitch, pitch, self._region, int(self._positions[row]))
+                    lost = -1
+        finally:
+            self._release([row for row in rows if row != lost])
+        if self._fares is not None and not written:
+            self._fares.note("home", time.perf_counter() - began, len(rows))
+
+    def _written_places(self, rows: Rows, away: Region) -> set[int]:
+        """Return which of the rows in a region were written, and those that are one with them."""
+        pitch = self.layout.pitch
+        found = self._written(away.address, len(rows) * pitch)
+        places = {
+            place
+            for first, last in found
+            for place in range(
+                (first - away.address) // pitch, (last - away.address - 1) // pitch + 1
+            )
+        }
+        # Rows that follow each other in the file, too, are one piece to the kernel. Of a piece that
+        # was written to, older kernels never join the rest with its neighbours at home again.
+        offsets = self.layout.offsets[list(rows)]
+        joined = np.diff(offsets) == pitch
+        for place in range(1, len(rows)):
+            if joined[place - 1] and place - 1 in places:
+                places.add(place)
+        for place in range(len(rows) - 1, 0, -1):
+            if joined[place - 1] and place in places:
+                places.add(place - 1)
+        return places
 
     def count_faults(self) -> int | None:
         """Return the process's page faults so far; None where they say nothing."""
@@ -159,31 +204,47 @@ class ColumnMapping:
         """
         clean = faults is not None and faults == self.count_faults()
         self._ended.append((rows, away, clean))
-        self._settle_if_free()
+        error = self._settle_if_free()
+        if error is not None:
+            raise error
 
-    def _settle_if_free(self) -> None:
+    def _settle_if_free(self) -> Exception | None:
+        """Settle what has ended, unless somebody else does; return the first error of that."""
+        first: Exception | None = None
         # Whoever holds the lock looks here again after letting go, so nothing is left behind.
         while self._ended and self._lock.acquire(blocking=False):
             try:
-                self._settle()
+                error = self._settle()
             finally:
                 self._lock.release()
+            first = first or error
+        return first
 
-    def _settle(self) -> None:
+    def _settle(self) -> Exception | None:
+        """Make rows whose leases have ended free again; return the first error of that.
+
+        A row that could not be restored stays leased for ever. It is shown to the one whose lease
+        has ended, and not to the next taker.
+        """
+        first: Exception | None = None
         while self._ended:
             rows, away, clean = self._ended.popleft()
-            # if a page could not be restored, the error shows and the rows stay leased for ever
-            pitch = self.layout.pitch
-            if away is not None:
-                found = [] if clean else self._written(away.address, len(rows) * pitch)
-                places = [
-                    ((a - away.address) // pitch, (b - away.address - 1) // pitch) for a, b in found
-                ]
-                self._move_home(rows, away, {p for a, b in places for p in range(a, b + 1)})
-            elif not clean:
-                for first, last in self._written(self.address_of(rows[0]), len(rows) * pitch):
-                    self._region.drop(first, last)
-            self._release(rows)
+            try:
+                if away is not None:
+                    written = set() if clean else self._written_places(rows, away)
+                    self._move_home(rows, away, written)
+                else:
+                    if not clean:
+                        self._restore(rows)
+                    self._release(rows)
+            except (OSError, MapLimitError) as exc:
+                first = first or exc
+        return first
+
+    def _restore(self, rows: Rows) -> None:
+        """Forget what was written to rows at home."""
+        for first, last in self._written(self.address_of(rows[0]), len(rows) * self.layout.pitch):
+            self._region.drop(first, last)
 
     def _release(self, rows: Rows) -> None:
         if isinstance(rows, range):
@@ -202,6 +263,16 @@ class ColumnMapping:
     def leased_rows(self) -> int:
         """Return how many rows are leased now."""
         return sum(self._leased)
+
+
+def _find_fares(file: FileHandle, layout: RowLayout, finder: Finder) -> Fares | None:
+    """Return what moving is to be held against; None where the system cannot move pages."""
+    if finder.name == "all":
+        return None  # all would count as written, and none come home
+    try:
+        return Fares(time_mapping(file, layout)) if can_move(file.fd) else None
+    except (OSError, MapLimitError):
+        return None  # near the limit of mappings: nothing can be moved either
 
 
 def _map_column(file: FileHandle, layout: RowLayout) -> tuple[Region, IntArray]:

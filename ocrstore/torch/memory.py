@@ -70,7 +70,7 @@ class ColumnMemory:
         self._data = data
         self._finder_name = finder
         self._lock = threading.Lock()
-        self._pid = -1
+        self._pid = os.getpid()
         self._file: FileHandle | None = None
         self._mapping: ColumnMapping | None = None
         self._is_mapped = False
