@@ -38,7 +38,7 @@ class Lease:
 
     def __init__(self, mapping: ColumnMapping, rows: Rows, away: Region | None) -> None:
         """Hand out rows where they are at home, or in a region that they were moved to."""
-        self._faults: int | None = None
+        self._faults: int | None = None  # should the constructor be interrupted, it ends as any
         self._rows = rows
         self._away = away
         self._pid = os.getpid()
@@ -223,8 +223,8 @@ class ColumnMapping:
     def _settle(self) -> Exception | None:
         """Make rows whose leases have ended free again; return the first error of that.
 
-        A row that could not be restored stays leased for ever. It is shown to the one whose lease
-        has ended, and not to the next taker.
+        A row that could not be restored stays leased for ever. The error is for the one whose lease
+        has ended, and not for the next taker.
         """
         first: Exception | None = None
         while self._ended:

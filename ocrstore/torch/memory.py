@@ -1,9 +1,9 @@
 """Owns how rows of a column become memory that its taker may write on, on any system.
 
 Three strategies, chosen at run time: `leases` (Linux: slices of a persistent private mapping,
-other orders put together by the page table), `fresh` (any system: a new private mapping for each
-run of rows), and `copy`. Under each of them what one taker writes is seen by no other and never
-reaches the file.
+other orders moved or put together by the page table), `fresh` (any system: a new private mapping
+for each run of rows), and `copy`. Under each of them what one taker writes is seen by no other and
+never reaches the file.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ColumnMemory:
         self._file: FileHandle | None = None
         self._mapping: ColumnMapping | None = None
         self._is_mapped = False
-        self._is_again = False
+        self._has_shuffled = False
 
     def take(self, rows: IntArray) -> AnyArray:
         """Return the rows as one array, the caller's alone, valid while it is referenced."""
@@ -104,8 +104,8 @@ class ColumnMemory:
 
     def _gather(self, rows: IntArray) -> AnyArray | None:
         """Return rows of the persistent mapping, moved together; None where that cannot be."""
-        if not self._is_again:
-            self._is_again = True  # who takes one batch only needs no mapping of all rows
+        if not self._has_shuffled:
+            self._has_shuffled = True  # who takes one batch only needs no mapping of all rows
             return None
         # the pages of a larger column leave the page cache before they are used again
         if len(self.layout) * self.layout.pitch > _memory_nbytes():
@@ -154,7 +154,7 @@ class ColumnMemory:
             return self._file
 
     def _mapped(self) -> ColumnMapping | None:
-        """Return this process's mapping, made for the first run of rows; None if there is none."""
+        """Return this process's mapping, made when it is needed; None if it cannot be."""
         if not self._is_mapped or self._pid != os.getpid():
             file = self._opened()
             with self._lock:
@@ -170,7 +170,7 @@ class ColumnMemory:
 
 
 def _map(file: FileHandle, layout: RowLayout, finder: FinderName | None) -> ColumnMapping | None:
-    # shuffled batches need none of these
+    # a process that takes one shuffled batch alone needs none of these
     from ocrstore.torch._pagemap import best_finder, make_finder
     from ocrstore.torch.leases import ColumnMapping
 
