@@ -19,10 +19,14 @@ from hypothesis import strategies as st
 from ocrstore.blocks import BlockPool
 from ocrstore.errors import SchemaError
 from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MAX_POINTS, MapParams, Maps, draw_maps
-from ocrstore.maps.border import BorderPainter
+from ocrstore.maps.border import (
+    DENSE_NUMBERS,
+    BorderPainter,
+    Tile,
+    measure_by_edges,
+    measure_densely,
+)
 from ocrstore.maps.outlines import measure
-from ocrstore.maps.segments import DENSE_NUMBERS, measure_by_edges, measure_densely
-from ocrstore.maps.tiles import Tile
 
 NAMES = ("prob_map", "prob_mask", "thresh_map", "thresh_mask")
 SQUARE = np.array([[20, 20], [60, 20], [60, 60], [20, 60]], np.float64)

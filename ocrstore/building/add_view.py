@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ocrstore.annotation import Problem
 from ocrstore.building.attributes import stored_problems
 from ocrstore.building.build import StrPath, make_recipe
 from ocrstore.building.changes import decoder_families
@@ -21,7 +22,6 @@ from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
 from ocrstore.format.unfinished import drop_unfinished, find_unfinished
 from ocrstore.recipe import DTYPES, Recipe
-from ocrstore.sample import Problem
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 

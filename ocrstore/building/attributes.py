@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ocrstore.sample import Problem
+from ocrstore.annotation import Problem
 
 ATTRIBUTES = pa.schema(
     [

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.derive import annotation_hash
 from ocrstore.building.files import file_state, read_picture
 from ocrstore.decode import available_backends
 from ocrstore.decode.jpeg import opencv_family
 from ocrstore.errors import SourceError
-from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import Source
 
 

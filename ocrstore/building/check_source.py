@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.kinds import loses
@@ -19,7 +20,6 @@ from ocrstore.building.run import deriver
 from ocrstore.building.views import IMPORTED, stored_views
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
-from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 from ocrstore.verification import Finding

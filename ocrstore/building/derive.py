@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from ocrstore.annotation import Polygon, Problem, SourceSample
 from ocrstore.building.files import PictureFile, SkippedPictureError, read_picture
 from ocrstore.building.imported import find_maps, import_maps
 from ocrstore.building.views import IMPORTED, View
 from ocrstore.decode import DEFAULT_MAX_PIXELS, Header, decode, read_header
 from ocrstore.errors import DecodeError, SchemaError
+from ocrstore.float16 import to_float16
 from ocrstore.geometry import Matrix, Pixels, invert, transform_points
-from ocrstore.halves import to_float16
 from ocrstore.maps import MAX_POINTS, Maps, draw_maps
 from ocrstore.orientation import turn_polygons
 from ocrstore.recipe import MAP_COLUMNS
-from ocrstore.sample import Polygon, Problem, SourceSample
 
 if TYPE_CHECKING:
     from ocrstore.store import Store

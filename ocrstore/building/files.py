@@ -8,8 +8,8 @@ from pathlib import Path
 
 import xxhash
 
+from ocrstore.annotation import Problem
 from ocrstore.errors import SourceError
-from ocrstore.sample import Problem
 
 _TRIES = 3
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.annotation import Problem
+from ocrstore.keys import path_of
 from ocrstore.maps import Maps
-from ocrstore.sample import Problem
-from ocrstore.sources.keys import path_of
 
 AGREEMENT = 0.5
 """Least intersection over union of a probability map with the drawn one. Maps of the same geometry

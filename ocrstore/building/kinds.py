@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocrstore.sample import Problem
+from ocrstore.annotation import Problem
 from ocrstore.sources.kinds import KINDS as SOURCE_KINDS
 from ocrstore.sources.kinds import Kind
 

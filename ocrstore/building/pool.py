@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import IO, Any
 
+from ocrstore.annotation import Problem
 from ocrstore.building.channel import Channel
 from ocrstore.building.derive import Derived, Deriver, Job, Task
 from ocrstore.building.files import SkippedPictureError
 from ocrstore.building.slots import Slot
 from ocrstore.building.worker import Done, Failed, Need, Order, Setup, Skipped
 from ocrstore.errors import OCRStoreError, WorkerDiedError
-from ocrstore.sample import Problem
 
 BUDGET_NBYTES = 512_000_000
 SLOTS_PER_WORKER = 8

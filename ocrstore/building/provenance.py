@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ocrstore.sample import Problem
+from ocrstore.annotation import Problem
 from ocrstore.sources import Source
 
 KEPT_PROBLEMS = 1000

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrstore.annotation import Problem
 from ocrstore.building.kinds import KINDS, loses
 from ocrstore.errors import WriteError
-from ocrstore.sample import Problem
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ocrstore.annotation import Problem
 from ocrstore.building.attributes import ATTRIBUTES, build_fingerprint, stored_problems
 from ocrstore.building.changes import Changes, compare, known_from
 from ocrstore.building.cpus import usable_cpus
@@ -25,7 +26,6 @@ from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.unfinished import drop_unfinished
 from ocrstore.format.writer import Writer, append, create
-from ocrstore.sample import Problem
 from ocrstore.sources import Source
 from ocrstore.store import Store
 from ocrstore.version import __version__

@@ -9,11 +9,11 @@ import traceback
 from collections import deque
 from dataclasses import dataclass
 
+from ocrstore.annotation import Problem
 from ocrstore.building.channel import Channel
 from ocrstore.building.derive import Derived, Deriver, Job, Reserve, Task
 from ocrstore.building.files import SkippedPictureError
 from ocrstore.building.slots import Placed, Slot, SlotName
-from ocrstore.sample import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,17 @@ import numpy.typing as npt
 from ocrstore.blocks import POOL
 from ocrstore.errors import SchemaError
 from ocrstore.maps.border import BorderPainter
-from ocrstore.maps.offsets import NEAR, NOTHING, SLACK, Contour, bring_near, fill, shrink_and_dilate
-from ocrstore.maps.outlines import Outlines, measure
+from ocrstore.maps.outlines import (
+    NEAR,
+    NOTHING,
+    SLACK,
+    Contour,
+    Outlines,
+    bring_near,
+    fill,
+    measure,
+    shrink_and_dilate,
+)
 
 ALGORITHM = "db-maps/1"
 """Goes into fingerprints: changes whenever the same polygons could give other maps."""

@@ -4,7 +4,9 @@
 known. Importing this package registers the dialects that come with it.
 """
 
+from ocrstore.keys import key_of, path_of
 from ocrstore.sources import coco, folder, icdar, labelme, mmocr, paddle, words
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.dialect import (
     Dialect,
     Entry,
@@ -14,9 +16,7 @@ from ocrstore.sources.dialect import (
     register,
     unregister,
 )
-from ocrstore.sources.keys import key_of, path_of
 from ocrstore.sources.kinds import KINDS, Kind
-from ocrstore.sources.reading import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.source import Source, open_source
 
 __all__ = [

@@ -9,10 +9,10 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.reading import AnnotationFile, Flaw
-from ocrstore.sources.regions import box_region_points, brief
-from ocrstore.sources.structure import for_file, member, need, whole_document
+from ocrstore.sources.json_access import for_file, member, need, whole_document
+from ocrstore.sources.validate import box_region_points, brief
 
 _TEXT_KEYS = ("utf8_string", "text", "transcription")
 _OUTLINE_KEYS = ("segmentation", "mask", "polygon", "points")

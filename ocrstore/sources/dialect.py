@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ocrstore.errors import SourceError
-from ocrstore.sources.reading import AnnotationFile, Flaw
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw
 
 
 @dataclass(frozen=True, slots=True)

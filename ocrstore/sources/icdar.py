@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.reading import AnnotationFile, Flaw, UnusableAnnotationError
-from ocrstore.sources.regions import box_region_points, brief
+from ocrstore.sources.validate import box_region_points, brief
 
 _NUMBER = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)"
 _FIELD = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.names import folded, tidy
-from ocrstore.sources.reading import AnnotationFile, Flaw, UnusableAnnotationError
-from ocrstore.sources.regions import box_points, brief
-from ocrstore.sources.structure import for_file, member, need, whole_document
+from ocrstore.sources.json_access import for_file, member, need, whole_document
+from ocrstore.sources.match_names import folded, tidy
+from ocrstore.sources.validate import box_points, brief
 
 _POLYGONS = frozenset({"polygon", "rotation", "quadrilateral"})
 _IGNORE_FLAGS = ("ignore", "ignored", "difficult", "illegible")

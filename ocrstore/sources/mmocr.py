@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.reading import AnnotationFile, Flaw
-from ocrstore.sources.regions import box_region_points
-from ocrstore.sources.structure import for_file, member, need, whole_document
+from ocrstore.sources.json_access import for_file, member, need, whole_document
+from ocrstore.sources.validate import box_region_points
 
 
 @register

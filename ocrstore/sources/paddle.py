@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ocrstore.sources.annotation_file import (
+    AnnotationFile,
+    Flaw,
+    UnusableAnnotationError,
+    parse_json,
+)
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.reading import AnnotationFile, Flaw, UnusableAnnotationError, parse_json
-from ocrstore.sources.regions import brief
-from ocrstore.sources.structure import for_file, member
+from ocrstore.sources.json_access import for_file, member
+from ocrstore.sources.validate import brief
 
 _IGNORED = frozenset({"###", "*"})
 _LINE_END = re.compile(r"\r\n|\n|\r")

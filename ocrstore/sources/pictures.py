@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ocrstore.annotation import Problem
 from ocrstore.errors import SourceError
-from ocrstore.sample import Problem
-from ocrstore.sources.keys import key_of, shown
+from ocrstore.keys import key_of, shown
 
 PICTURE_SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .webp .bmp .dib .tif .tiff .gif".split()  # noqa: SIM905 - readable

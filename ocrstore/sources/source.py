@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from ocrstore.annotation import Problem, SourceSample
 from ocrstore.errors import SourceError, UnknownSampleError
-from ocrstore.sample import Problem, SourceSample
+from ocrstore.keys import shown
+from ocrstore.sources.annotation_file import Flaw, UnusableAnnotationError
+from ocrstore.sources.detect import Found, find
 from ocrstore.sources.dialect import Dialect, Entry, get_dialect
-from ocrstore.sources.finding import Found, find
-from ocrstore.sources.keys import shown
-from ocrstore.sources.names import Matches, folded, match, plain
+from ocrstore.sources.match_names import Matches, folded, match, plain
 from ocrstore.sources.pictures import FoundFile, Listing, collisions, list_folder
-from ocrstore.sources.reading import Flaw, UnusableAnnotationError
-from ocrstore.sources.regions import judge
+from ocrstore.sources.validate import judge
 
 
 class Source:

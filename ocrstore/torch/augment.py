@@ -66,7 +66,7 @@ class Augmentation:
         """Whether the transform may write on the picture that it is given."""
         parts: list[Any] = []
         if hasattr(self.transform, "set_random_seed"):
-            from ocrstore.fusing import PlannedComposition, can_plan, random_parts
+            from ocrstore.augment import PlannedComposition, can_plan, random_parts
 
             parts = list(random_parts(self.transform))
             carries = "keypoints" in getattr(self.transform, "processors", ())

@@ -14,8 +14,8 @@ from ocrstore.building.check_source import check_source
 from ocrstore.building.planning import IN_PLACE
 from ocrstore.decode import decode
 from ocrstore.errors import NotAStoreError, SchemaError, SourceError
+from ocrstore.float16 import to_float16
 from ocrstore.geometry import invert, longest_side, transform_points
-from ocrstore.halves import to_float16
 from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
 

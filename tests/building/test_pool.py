@@ -8,13 +8,13 @@ import numpy as np
 import psutil
 import pytest
 
+from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.pool import SLOTS_PER_WORKER, Inline, Pool
 from ocrstore.building.slots import Slot
 from ocrstore.building.views import View
 from ocrstore.errors import OCRStoreError
 from ocrstore.recipe import Recipe
-from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import open_source
 
 from .conftest import SIZE, draw, encode

@@ -15,7 +15,7 @@ from ocrstore.sources import (
     register,
     unregister,
 )
-from ocrstore.sources.finding import SIBLING_FILES, SIBLING_FOLDERS
+from ocrstore.sources.detect import SIBLING_FILES, SIBLING_FOLDERS
 from ocrstore.sources.pictures import PICTURE_SUFFIXES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "sources.md").read_text("utf-8")

@@ -320,12 +320,12 @@ def test_labelme_image_path_with_backslashes(make, kinds):
 @pytest.mark.parametrize("content", [coco({"bbox": [0, 0, 9, 9]}), words(points=SQUARE)])
 def test_a_large_file_is_parsed_once(read, monkeypatch, content):
     """However many dialects look at a file and samples come from it, it is parsed one time."""
-    from ocrstore.sources import reading
+    from ocrstore.sources import annotation_file
 
     parsed = []
-    real = reading.parse_json
+    real = annotation_file.parse_json
     monkeypatch.setattr(
-        reading, "parse_json", lambda text, **kw: (parsed.append(text), real(text, **kw))[1]
+        annotation_file, "parse_json", lambda text, **kw: (parsed.append(text), real(text, **kw))[1]
     )
     sample, source = read(content)
     assert len(sample.polygons) == 1 and len(list(source)) == 1 and len(parsed) == 1

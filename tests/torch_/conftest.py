@@ -11,8 +11,8 @@ torch.set_num_threads(1)
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 sys.path.insert(0, str(Path(__file__).parent))  # for `making`, also in spawned workers
 
-from columns import column, options  # noqa: E402, F401  # fixtures
-from making import make_store  # noqa: E402
+from columns import column, options  # noqa: F401  # fixtures
+from making import make_store
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 import numpy as np
 
 import ocrstore
+from ocrstore.float16 import to_float16
 from ocrstore.geometry import invert, transform_points
-from ocrstore.halves import to_float16
 from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
 

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ocrstore.torch import copying  # noqa: E402
-from ocrstore.torch._region import round_up  # noqa: E402
-from ocrstore.torch._rows import RowLayout  # noqa: E402
+from ocrstore.torch import copying
+from ocrstore.torch._region import round_up
+from ocrstore.torch._rows import RowLayout
 
 ROWS = 12
 

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from columns import PAGE, ROWS, linux, memory_of, rows_of  # noqa: E402
+from columns import PAGE, ROWS, linux, memory_of, rows_of
 
-from ocrstore.torch import _region, assembly, fares, leases  # noqa: E402
-from ocrstore.torch._rows import FileHandle  # noqa: E402
+from ocrstore.torch import _region, assembly, fares, leases
+from ocrstore.torch._rows import FileHandle
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from ocrstore.building.build import build
 from ocrstore.decode import decode
+from ocrstore.float16 import to_float16
 from ocrstore.geometry import transform_points
-from ocrstore.halves import to_float16
 from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
 from ocrstore.sources import open_source

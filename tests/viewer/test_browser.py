@@ -10,12 +10,12 @@ from .conftest import QUADS, write_store
 
 selenium = pytest.importorskip("selenium", reason="the browser test needs selenium (extra dev)")
 
-from selenium import webdriver  # noqa: E402  # after the check that it is there
-from selenium.common.exceptions import StaleElementReferenceException  # noqa: E402  # the same
-from selenium.webdriver.chrome.service import Service  # noqa: E402  # the same
-from selenium.webdriver.common.by import By  # noqa: E402  # the same
-from selenium.webdriver.common.keys import Keys  # noqa: E402  # the same
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402  # the same
+from selenium import webdriver  # after the check that it is there
+from selenium.common.exceptions import StaleElementReferenceException  # the same
+from selenium.webdriver.chrome.service import Service  # the same
+from selenium.webdriver.common.by import By  # the same
+from selenium.webdriver.common.keys import Keys  # the same
+from selenium.webdriver.support.ui import WebDriverWait  # the same
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (

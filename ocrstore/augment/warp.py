@@ -1,25 +1,78 @@
-"""Owns one affine warp of which only a part is wanted: that part, bit for bit as of the whole.
+"""Compute a part of an affine warp, bit for bit equal to the same part of the whole warp.
 
 `cv2.warpAffine` computes a source coordinate for each pixel and interpolates there. Shifting its
-matrix would round those coordinates otherwise. So either all rows and columns before the part are
-warped too, and dropped; or the very coordinates that it uses for the part are made in numpy, and
-`cv2.remap` interpolates there by the same code, which costs about twice as much for each pixel. How
-OpenCV rounds depends on its version and on the processor, so `rounding` and `can_begin` try it out,
-once in each process; where no known way gives equal bits, the whole picture is warped as ever.
+matrix would round those coordinates differently. So either all rows and columns before the part
+are warped too, and dropped; or the coordinates that it uses for the part are made in numpy, and
+`cv2.remap` interpolates there by the same code, which costs about twice as much per pixel. How
+OpenCV rounds depends on its version and on the processor, so `rounding` and `can_begin` try it
+out once in each process; where no known way gives equal bits, the whole picture is warped.
+
+OpenCV interpolates four channels in a third of the time of three, so pictures are widened first
+(the fourth channel is never read) where the same kind of trial shows that the result is equal.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.fusing import canvas
-from ocrstore.fusing.rect import Rect
+from ocrstore.augment import scratch
+
+
+class Rect(NamedTuple):
+    """Rows [top, bottom) and columns [left, right)."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    @staticmethod
+    def whole(size: tuple[int, int]) -> Rect:
+        """Return all of a picture of (height, width)."""
+        return Rect(0, 0, size[0], size[1])
+
+    @property
+    def height(self) -> int:
+        """Return the number of rows."""
+        return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        """Return the number of columns."""
+        return self.right - self.left
+
+    @property
+    def area(self) -> int:
+        """Return the number of pixels."""
+        return max(0, self.height) * max(0, self.width)
+
+    def moved(self, down: int, right: int) -> Rect:
+        """Return the rectangle at another place."""
+        return Rect(self.top + down, self.left + right, self.bottom + down, self.right + right)
+
+    def within(self, other: Rect) -> Rect:
+        """Return the common part; it may be empty."""
+        return Rect(
+            max(self.top, other.top),
+            max(self.left, other.left),
+            min(self.bottom, other.bottom),
+            min(self.right, other.right),
+        )
+
+    def covers(self, other: Rect) -> bool:
+        """Return whether all of `other` lies inside."""
+        return self.within(other) == other
+
+    def cut(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return these pixels of a picture, as a view."""
+        return np.asarray(pixels[self.top : self.bottom, self.left : self.right])
+
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 Pixels: TypeAlias = npt.NDArray[Any]
@@ -70,7 +123,7 @@ def _warp_whole(
         pixels,
         matrix,
         (size[1], size[0]),
-        dst=canvas.take((*size, *pixels.shape[2:])) if pixels.dtype == np.uint8 else None,
+        dst=scratch.take((*size, *pixels.shape[2:])) if pixels.dtype == np.uint8 else None,
         flags=cv2.INTER_LINEAR,
         borderMode=border,
         borderValue=fill,
@@ -91,7 +144,7 @@ def _warp_part(
         xs,
         ys,
         cv2.INTER_LINEAR,
-        dst=canvas.take((part.height, width, *pixels.shape[2:])),
+        dst=scratch.take((part.height, width, *pixels.shape[2:])),
         borderMode=border,
         borderValue=fill,
     )
@@ -105,7 +158,7 @@ def _coordinates(
     how: Rounding,
 ) -> npt.NDArray[np.float32]:
     """Return slope * x + start for each row and column, rounded once (as fma does) or twice."""
-    out = canvas.take_floats((len(start), len(x)))
+    out = scratch.take_floats((len(start), len(x)))
     if how == "separate":
         np.add(slope * x, start, out=out)
         return out
@@ -160,3 +213,51 @@ def _is_exact(how: Rounding, number: int) -> bool:
     part = Rect(11 + number, 13 + 7 * number, 158, 13 + 7 * number + 137 + number)
     found = _warp_part(noise(), matrix, border, fill, part, how)
     return np.array_equal(found, part.cut(whole))
+
+
+def widen(pixels: Pixels, rect: Rect, size: tuple[int, int]) -> Pixels:
+    """Return a frame of `size` and four channels; only `rect` of it is filled, with `pixels`."""
+    frame: Pixels = scratch.take((*size, 4))
+    target = rect.cut(frame)
+    scratch.paste(cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA, dst=target), target)
+    return frame
+
+
+def narrow(pixels: Pixels) -> Pixels:
+    """Return the three channels that count, as contiguous memory."""
+    target: Pixels = scratch.take((*pixels.shape[:2], 3))
+    scratch.paste(cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB, dst=target), target)
+    return target
+
+
+def can_widen(pixels: Pixels, *sizes: tuple[int, int]) -> bool:
+    """Return whether pixels may be warped with four channels, from and to frames of these sizes."""
+    return (
+        pixels.dtype == np.uint8
+        and pixels.shape[2:] == (3,)
+        and max(max(size) for size in sizes) <= MAX_SIDE
+        and _is_widening_exact()
+    )
+
+
+@functools.cache
+def _is_widening_exact() -> bool:
+    three = noise()
+    four = cv2.cvtColor(three, cv2.COLOR_RGB2RGBA)
+    for number in range(6):
+        matrix, border, fill = trial(number)
+        size = (223 + 13 * number, 160 + number)  # (width, height)
+        found, expected = (
+            cv2.warpAffine(
+                picture,
+                matrix,
+                size,
+                flags=cv2.INTER_LINEAR,
+                borderMode=border,
+                borderValue=fill,
+            )
+            for picture in (four, three)
+        )
+        if not np.array_equal(found[..., :3], expected):
+            return False
+    return True

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ocrstore.halves import to_float16
+from ocrstore.float16 import to_float16
 
 
 def same_bits(values):

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ocrstore.fusing.picture import PlannedPicture
-from ocrstore.fusing.rules import Rule, rule_of
-from ocrstore.fusing.warp import Pixels
+from ocrstore.augment.rules import Rule, rule_of
+from ocrstore.augment.steps import PlannedPicture
+from ocrstore.augment.warp import Pixels
 
 _COMPOSITIONS = {"Compose", "OneOf", "OneOrOther", "RandomOrder", "Sequential", "SomeOf"}
 """Those that hand pictures on to their transforms unseen."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrstore.errors import SourceError
-from ocrstore.sources.keys import shown
+from ocrstore.keys import shown
 
 _HEAD_NBYTES = 1 << 16
 _BOMS = (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ocrstore.sources import Flaw, Region
-from ocrstore.sources.regions import COORDINATE_LIMIT, judge
+from ocrstore.sources.validate import COORDINATE_LIMIT, judge
 
 SQUARE = [[0, 0], [9, 0], [9, 9], [0, 9]]
 

@@ -14,10 +14,18 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from ocrstore.fusing import canvas
-from ocrstore.fusing.channels import can_widen, narrow, widen
-from ocrstore.fusing.rect import Rect
-from ocrstore.fusing.warp import Fill, Matrix, Pixels, is_partial, warp
+from ocrstore.augment import scratch
+from ocrstore.augment.warp import (
+    Fill,
+    Matrix,
+    Pixels,
+    Rect,
+    can_widen,
+    is_partial,
+    narrow,
+    warp,
+    widen,
+)
 
 Size = tuple[int, int]
 _FAR = 2.0**30
@@ -117,7 +125,7 @@ class Turn(Step):
         # the frame is there for a warp that may follow; what is not touched costs nothing
         shape = (*self.size_after, *pixels.shape[2:])
         is_bytes = pixels.dtype == np.uint8
-        frame: Pixels = canvas.take(shape) if is_bytes else np.empty(shape, pixels.dtype)
+        frame: Pixels = scratch.take(shape) if is_bytes else np.empty(shape, pixels.dtype)
         target = wanted.cut(frame)
         flips = self.flips_rows or self.flips_columns
         if self.transposes:
@@ -125,7 +133,7 @@ class Turn(Step):
         if flips:
             code = -1 if self.flips_rows and self.flips_columns else int(self.flips_columns)
             pixels = cv2.flip(pixels, code, dst=target)
-        canvas.paste(pixels, target)
+        scratch.paste(pixels, target)
         return Region(frame, Rect.whole(self.size_after), self.size_after)
 
 
@@ -239,3 +247,37 @@ class Recolour(Step):
         needed = self.needs(wanted)
         pixels = np.ascontiguousarray(given.part(needed))
         return Region(self.paint(pixels), needed, self.size)
+
+
+class PlannedPicture:
+    """Pixels that are only read, and the steps that will change them. One thread at a time."""
+
+    def __init__(self, pixels: Pixels) -> None:
+        self._pixels = pixels
+        self._steps: list[Step] = []
+        self.size: Size = (pixels.shape[0], pixels.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape that `draw` will return."""
+        return (*self.size, *self._pixels.shape[2:])
+
+    def plan(self, step: Step) -> None:
+        """Add a step for the size that the picture has by then."""
+        self._steps.append(step)
+        self.size = step.size_after
+
+    def draw(self) -> Pixels:
+        """Return the changed picture: contiguous memory of its own, that may be written on."""
+        wanted = [Rect.whole(self.size)]
+        for step in reversed(self._steps):
+            wanted.append(step.needs(wanted[-1]))
+        wanted.reverse()
+        size = (self._pixels.shape[0], self._pixels.shape[1])
+        region = Region(self._pixels, Rect.whole(size), size)
+        for step, part in zip(self._steps, wanted[1:], strict=True):
+            region = step.draw(region, part)
+        drawn = np.ascontiguousarray(region.part(wanted[-1]))
+        if not drawn.flags.writeable or np.may_share_memory(drawn, self._pixels):
+            drawn = drawn.copy()
+        return drawn

@@ -12,11 +12,11 @@ from typing import Any
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
-from ocrstore.fusing.colour import jitter
-from ocrstore.fusing.rect import Rect
-from ocrstore.fusing.steps import Crop, Pad, Recolour, Size, Step, Turn, Warp
-from ocrstore.fusing.warp import Pixels
+from ocrstore.augment import scratch
+from ocrstore.augment.steps import Crop, Pad, Recolour, Size, Step, Turn, Warp
+from ocrstore.augment.warp import Pixels, Rect
 
 Params = Mapping[str, Any]
 Rule = Callable[[Any, Params, Size], list[Step] | None]
@@ -171,3 +171,66 @@ def rule_of(transform: Any) -> Rule | None:
     if kind.__name__ == "RandomBrightnessContrast" and not transform.brightness_by_max:
         return None  # takes the mean of the picture
     return _RULES.get(kind.__name__)
+
+
+def jitter(pixels: Pixels, params: Mapping[str, Any]) -> Pixels:
+    """Change brightness, contrast, saturation and hue of (H, W, 3) uint8, in the order given.
+
+    Returns memory of its own.
+    """
+    own = (_adjust_brightness, _adjust_contrast, _adjust_saturation, _adjust_hue)
+    factors = (params["brightness"], params["contrast"], params["saturation"], params["hue"])
+    mine: Pixels = scratch.take(pixels.shape)
+    mine[...] = pixels
+    for which in params["order"]:
+        own[which](mine, factors[which])
+    return mine
+
+
+def _adjust_brightness(mine: Pixels, factor: float) -> None:
+    from albumentations.augmentations.pixel import functional
+
+    if factor == 0:
+        mine.fill(0)
+    elif factor != 1:
+        scratch.paste(functional.multiply(mine, factor, inplace=True), mine)
+
+
+def _adjust_contrast(mine: Pixels, factor: float) -> None:
+    from albumentations.augmentations.pixel import functional
+
+    if factor in (0, 1):
+        scratch.paste(functional.adjust_contrast_torchvision(mine, factor), mine)
+        return
+    grey = _grey(mine)
+    # a sum of bytes is exact in any order, so this is the mean that numpy finds more slowly
+    mean = np.float64(cv2.sumElems(grey)[0]) / grey.size
+    changed = functional.multiply_add(mine, factor, mean * (1 - factor), inplace=True)
+    scratch.paste(changed, mine)
+
+
+def _adjust_saturation(mine: Pixels, factor: float) -> None:
+    if factor == 1:
+        return
+    grey = cv2.cvtColor(_grey(mine), cv2.COLOR_GRAY2RGB, dst=scratch.take(mine.shape))
+    if factor == 0:
+        mine[...] = grey
+    else:
+        scratch.paste(cv2.addWeighted(mine, factor, grey, 1 - factor, gamma=0, dst=mine), mine)
+
+
+def _adjust_hue(mine: Pixels, factor: float) -> None:
+    if factor == 0:
+        return
+    turned = cv2.cvtColor(mine, cv2.COLOR_RGB2HSV, dst=scratch.take(mine.shape))
+    # albumentations looks the hue up in a strided view of one channel; a plane of its own is faster
+    table: npt.NDArray[np.uint8] = np.mod(
+        np.arange(0, 256, dtype=np.int16) + 180 * factor, 180
+    ).astype(np.uint8)
+    plane = cv2.extractChannel(turned, 0, dst=scratch.take(mine.shape[:2]))
+    cv2.insertChannel(cv2.LUT(plane, table, dst=scratch.take(plane.shape)), turned, 0)
+    scratch.paste(cv2.cvtColor(turned, cv2.COLOR_HSV2RGB, dst=mine), mine)
+
+
+def _grey(mine: Pixels) -> Pixels:
+    return cv2.cvtColor(mine, cv2.COLOR_RGB2GRAY, dst=scratch.take(mine.shape[:2]))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ocrstore.keys import shown
 from ocrstore.sources import key_of, path_of
-from ocrstore.sources.keys import shown
 
 
 @given(st.binary(max_size=40))

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ocrstore.sample import Polygon, Problem
+from ocrstore.annotation import Polygon, Problem
+from ocrstore.sources.annotation_file import Flaw
 from ocrstore.sources.dialect import Region
-from ocrstore.sources.reading import Flaw
 
 COORDINATE_LIMIT = float(1 << 20)
 """No picture is this large; float32 still holds sixteenths of a pixel here."""

@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("albumentations")
 
-from ocrstore.fusing import channels  # after importorskip
-from ocrstore.fusing import warp as warping
-from ocrstore.fusing.colour import jitter  # after importorskip
-from ocrstore.fusing.picture import PlannedPicture  # after importorskip
-from ocrstore.fusing.rect import Rect  # after importorskip
-from ocrstore.fusing.rules import _is_identity  # after importorskip
-from ocrstore.fusing.steps import Crop, Region, Turn, Warp  # after importorskip
-from ocrstore.fusing.warp import rounding, warp  # after importorskip
+from ocrstore.augment import warp as warping
+from ocrstore.augment.rules import _is_identity, jitter
+from ocrstore.augment.steps import Crop, PlannedPicture, Region, Turn, Warp
+from ocrstore.augment.warp import Rect, rounding, warp
 
 
 @st.composite
@@ -61,7 +57,7 @@ def test_a_part_of_a_warp(data):
 def test_this_opencv_is_known():
     """Of the versions that the project is tested with, everything is known."""
     assert rounding() in ("fused", "separate")
-    assert warping.can_begin() and channels._is_exact()
+    assert warping.can_begin() and warping._is_widening_exact()
 
 
 @pytest.mark.parametrize("part", [Rect(20, 30, 140, 190), Rect(100, 300, 140, 352)])
@@ -69,7 +65,7 @@ def test_this_opencv_is_known():
 def test_an_opencv_that_lacks_something(monkeypatch, lacks, part):
     """Whatever does not give equal bits is left out, and the rest still gives the same pixels."""
     if lacks in ("four channels", "all of them"):
-        monkeypatch.setattr(channels, "_is_exact", lambda: False)
+        monkeypatch.setattr(warping, "_is_widening_exact", lambda: False)
     if lacks in ("beginnings", "all of them"):
         monkeypatch.setattr(warping, "can_begin", lambda: False)
     if lacks in ("rounding", "all of them"):

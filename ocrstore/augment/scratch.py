@@ -1,6 +1,7 @@
-"""Owns the memory that steps draw into, used again for the next picture; hides where it is from.
+"""Reused memory that augmentation steps draw into.
 
-Fresh memory is cleared page by page as it is touched, which takes longer than flipping a picture.
+Fresh memory is cleared page by page when it is first touched, which takes longer than flipping a
+picture.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ocrstore.sources.reading import AnnotationFile, Flaw, UnusableAnnotationError
-from ocrstore.sources.regions import brief
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
+from ocrstore.sources.validate import brief
 
 
 def member(container: Any, key: str, kind: type | tuple[type, ...], *, where: str) -> Any:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 A = pytest.importorskip("albumentations")
 
-from ocrstore.fusing import PlannedComposition, can_plan, composition, random_parts  # noqa: E402  # after importorskip
-from ocrstore.fusing import warp as warping  # noqa: E402  # after importorskip
+from ocrstore.augment import PlannedComposition, can_plan, composition, random_parts
+from ocrstore.augment import warp as warping
 
 
 def compose(transforms, **options):

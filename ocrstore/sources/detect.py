@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ocrstore.errors import SourceError
+from ocrstore.keys import shown
+from ocrstore.sources.annotation_file import AnnotationFile, UnusableAnnotationError
 from ocrstore.sources.dialect import Dialect, all_dialects, get_dialect
-from ocrstore.sources.keys import shown
 from ocrstore.sources.pictures import FoundFile, Listing, list_folder
-from ocrstore.sources.reading import AnnotationFile, UnusableAnnotationError
 
 SIBLING_FOLDERS = ("gt", "annotations", "labels")
 """Folders beside the images folder that are looked into when no annotations are named."""

@@ -4,6 +4,6 @@ Owns the way from an albumentations composition to a plan and from a plan to pix
 those of the composition itself. Needs albumentations and OpenCV; torch is not needed.
 """
 
-from ocrstore.fusing.composition import PlannedComposition, can_plan, random_parts
+from ocrstore.augment.composition import PlannedComposition, can_plan, random_parts
 
 __all__ = ["PlannedComposition", "can_plan", "random_parts"]

@@ -19,9 +19,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ocrstore.sample import Problem
+from ocrstore.annotation import Problem
+from ocrstore.keys import shown
 from ocrstore.sources.dialect import Dialect, Entry
-from ocrstore.sources.keys import shown
 from ocrstore.sources.pictures import FoundFile, is_picture_name
 
 _DRIVE = re.compile(r"^(?:[A-Za-z]:|file://)")
