@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ocrstore.errors import SourceError
@@ -45,8 +45,12 @@ def find(images: Path, listing: Listing, *, annotations: Path | None, format: st
             raise SourceError("--format folder reads no annotations; leave out one of the two")
         return Found(wanted, how="annotations not looked for", named=True)
     if annotations is not None:
-        return _find_named(annotations, wanted)
-    return _find_around(images, listing, wanted)
+        found = _find_named(annotations, wanted)
+    else:
+        found = _find_around(images, listing, wanted)
+    if wanted is None:
+        return replace(found, dialect=found.dialect.choose(found.files))
+    return found
 
 
 def _find_named(annotations: Path, wanted: Dialect | None) -> Found:

@@ -60,6 +60,15 @@ class Dialect(ABC):
     def recognise(self, file: AnnotationFile) -> bool:
         """Say whether a file is of this dialect; False, never an error, when it is not."""
 
+    def choose(self, files: Sequence[AnnotationFile]) -> Dialect:
+        """Return the dialect to read recognised files with, when the user named none.
+
+        Override it where one file alone cannot tell; raise SourceError with the choices when all
+        together cannot either.
+        """
+        del files
+        return self
+
     def entries(self, file: AnnotationFile) -> Iterable[Entry | Flaw]:
         """Say which pictures a file speaks of; called once, when the source is opened.
 

@@ -1,17 +1,30 @@
-"""ICDAR text files, one per picture: numbers, then a text that may contain commas; SROIE's CSV.
+"""Text files with one line per region: numbers, then a text that may contain commas.
 
-Hides the layouts: eight numbers (2015, 2017, 2019, SROIE), four (2013), with a script between
-numbers and text (MLT), any even count (Total-Text and kin, only when asked for by name).
+ICDAR's layouts and those that look like them:
+
+| layout | a line |
+|---|---|
+| quad | 8 numbers, text: ICDAR 2015, 2017, 2019, SROIE |
+| box | 4 numbers (x1, y1, x2, y2), text: ICDAR 2013 |
+| mlt | 8 numbers, script, text: ICDAR MLT |
+| poly | any even count of numbers from 6 on, text: Total-Text as DBNet's authors ship it |
+| rctw | 8 numbers, 0 or 1 for difficult, quoted text: RCTW-17 |
+| ctw1500 | 28 numbers, `####`, text: CTW1500, test |
+| ctw1500-offsets | 4 numbers of a box, 28 offsets from its corner: CTW1500, training |
+
+One layout is chosen for all files of a source (box and quad: for each file), because one file alone
+cannot tell a polygon of five points from a quadrilateral with the text "100,000".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ocrstore.errors import SourceError
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
-from ocrstore.sources.dialect import Dialect, Entry, Region, register
+from ocrstore.sources.dialect import Dialect, Entry, Region, get_dialect, register
 from ocrstore.sources.validate import box_region_points, brief
 
 _NUMBER = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)"
@@ -63,7 +76,7 @@ def _lines(text: str) -> list[_Line]:
     return lines
 
 
-def _layout(lines: list[_Line]) -> str | None:
+def _file_layout(lines: list[_Line]) -> str | None:
     """The layout of a file: `quad` if any line begins with eight numbers, `box` if with four."""
     if any(len(line.values) >= 8 for line in lines):
         return "quad"
@@ -72,17 +85,91 @@ def _layout(lines: list[_Line]) -> str | None:
     return None
 
 
-def _script(line: _Line) -> bool:
+def _is_mlt(line: _Line) -> bool:
     rest = line.rest(8) if len(line.values) >= 8 else None
     return rest is not None and "," in rest and rest.split(",", 1)[0].strip().lower() in SCRIPTS
 
 
-def _is_mlt(lines: list[_Line]) -> bool:
-    return bool(lines) and all(_script(line) for line in lines)
+def _is_rctw(line: _Line) -> bool:
+    if len(line.values) < 9 or line.values[8] not in (0, 1):
+        return False
+    text = line.rest(9)
+    return text is not None and len(text) > 1 and text[0] == text[-1] == '"'
+
+
+def _is_ctw1500(line: _Line) -> bool:
+    return len(line.values) == 28 and (line.rest(28) or "").startswith("####")
+
+
+def _is_ctw1500_offsets(line: _Line) -> bool:
+    if len(line.values) != 32 or line.rest(32) is not None:
+        return False
+    left, top, right, bottom, *offsets = line.values
+    inside = (0 <= x <= right - left for x in offsets[::2])
+    return all(inside) and all(0 <= y <= bottom - top for y in offsets[1::2])
+
+
+def _is_near(line: _Line) -> bool:
+    """Tell whether the numbers after the eighth lie near the first four points: more points.
+
+    The numbers of a text ("100,000") are points far from the region, unless by accident.
+    """
+    xs, ys = line.values[0:8:2], line.values[1:8:2]
+    reach = 3 * max(max(xs) - min(xs), max(ys) - min(ys), 8.0)
+    extra = line.values[8 : len(line.values) - len(line.values) % 2]
+    return all(min(xs) - reach <= x <= max(xs) + reach for x in extra[::2]) and all(
+        min(ys) - reach <= y <= max(ys) + reach for y in extra[1::2]
+    )
+
+
+def _polygon_lines(lines: Sequence[_Line]) -> tuple[int, int]:
+    """Count the lines of ten numbers or more that look like polygons, and those that do not."""
+    longer = [line for line in lines if len(line.values) >= 10]
+    near = sum(map(_is_near, longer))
+    return near, len(longer) - near
+
+
+_EVERY_LINE: tuple[tuple[str, Callable[[_Line], bool]], ...] = (
+    ("rctw", _is_rctw),
+    ("ctw1500", _is_ctw1500),
+    ("ctw1500-offsets", _is_ctw1500_offsets),
+    ("icdar-mlt", _is_mlt),
+)
+"""Dialects that are recognised when every line of all files looked at fits."""
+_LOOKED_AT = 64
+
+
+def _choose(files: Sequence[AnnotationFile]) -> str:
+    """Name the dialect of files that nobody named one for; raise SourceError when in doubt."""
+    step = max(1, len(files) // _LOOKED_AT)
+    lines = [line for file in files[::step] for line in _lines(file.head) if len(line.values) >= 4]
+    if not lines:
+        return "icdar"
+    where = files[0].shown
+    if all(0 <= value <= 1 for line in lines for value in line.values[:8]):
+        raise SourceError(
+            f"{where} and {len(files) - 1} more: every coordinate lies between 0 and 1, so they "
+            "are shares of the picture's size or something else than points. Convert them to "
+            "pixels, or name the dialect with --format (icdar takes them as pixels)"
+        )
+    for name, fits in _EVERY_LINE:
+        if all(map(fits, lines)):
+            return name
+    near, far = _polygon_lines(lines)
+    quads = sum(len(line.values) >= 8 for line in lines)
+    if near <= 0.02 * quads:
+        return "icdar"
+    if near >= 0.3 * quads and far <= 0.1 * near:
+        return "icdar-poly"
+    raise SourceError(
+        f"{where} and {len(files) - 1} more: {near} of {quads} lines looked at begin with ten or "
+        "more numbers that could be a polygon or four points and a text of numbers. Say which with "
+        "--format icdar (four points) or --format icdar-poly (all numbers are points)"
+    )
 
 
 def _unquoted(text: str) -> str | None:
-    """What stands inside a well-formed quoted text; None for any other."""
+    """Return what is inside a well-formed quoted text; None for any other."""
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         return None
     inner = text[1:-1]
@@ -92,7 +179,7 @@ def _unquoted(text: str) -> str | None:
 
 
 def _unquote_all(texts: list[str | None]) -> list[str | None]:
-    """Take quotes off where a writer put them: around every text, or one that needed them."""
+    """Remove quotes that a writer added: around every text, or around one that needed them."""
     inner = [None if text is None else _unquoted(text) for text in texts]
     every = all(
         i is not None for text, i in zip(texts, inner, strict=True) if text not in (None, "###")
@@ -104,7 +191,7 @@ def _unquote_all(texts: list[str | None]) -> list[str | None]:
 
 
 class Icdar(Dialect):
-    """ICDAR text files in one of their layouts."""
+    """Text files in one of the layouts of this module."""
 
     suffixes = (".txt", ".csv")
     per_picture = True
@@ -115,13 +202,17 @@ class Icdar(Dialect):
         self._layout = layout
 
     def recognise(self, file: AnnotationFile) -> bool:
-        """Recognise by lines that begin with eight numbers, or with just four."""
-        if self._layout not in ("auto", "mlt") or file.looks_like_json():
+        """Recognise by lines that begin with eight numbers or more, or with just four.
+
+        Only `icdar` recognises; `choose` then picks the layout from many files.
+        """
+        if self._layout != "auto" or file.looks_like_json():
             return False
-        lines = _lines(file.head)
-        if _layout(lines) is None:
-            return False
-        return _is_mlt(lines) == (self._layout == "mlt")
+        return _file_layout(_lines(file.head)) is not None
+
+    def choose(self, files: Sequence[AnnotationFile]) -> Dialect:
+        """Pick the layout that all files have."""
+        return get_dialect(_choose(files))
 
     def entries(self, file: AnnotationFile) -> Iterable[Entry]:
         """Give the one picture the file is named after: `gt_img_1.txt`, `img_1.jpg.txt`."""
@@ -148,8 +239,8 @@ class Icdar(Dialect):
         yield from self._regions(lines, entry.where)
 
     def _regions(self, lines: list[_Line], where: str) -> Iterator[Region | Flaw]:
-        layout = self._layout if self._layout != "auto" else _layout(lines) or "quad"
-        counts = [self._count(line, layout) for line in lines]
+        layout = self._layout if self._layout != "auto" else _file_layout(lines) or "quad"
+        counts = [_numbers_used(line, layout) for line in lines]
         rests = [
             line.rest(count) if count else None for line, count in zip(lines, counts, strict=True)
         ]
@@ -159,41 +250,58 @@ class Icdar(Dialect):
                 if rest is not None:
                     script, _, after = rest.partition(",")
                     languages[i], rests[i] = script.strip(), after.strip()
-        if layout == "quad" and lines and all(_even_polygon(line) for line in lines):
-            message = (
-                f"{where}: every line has ten numbers or more; --format icdar-poly reads polygons"
-            )
-            yield Flaw("extra-numbers", message, region=False)
+        if layout == "ctw1500":
+            rests = [None if rest is None else rest.removeprefix("####") for rest in rests]
+        if layout == "quad":
+            near, far = _polygon_lines(lines)
+            if near > far and 2 * near > len(lines):
+                message = (
+                    f"{where}: {near} of {len(lines)} lines begin with ten or more numbers that "
+                    "look like points; four were taken. --format icdar-poly takes all"
+                )
+                yield Flaw("extra-numbers", message, region=False)
         texts = _unquote_all(rests)
         for line, count, text, language in zip(lines, counts, texts, languages, strict=True):
-            if count == 0:
-                yield _bad_line(line, layout, where)
-            elif layout == "box":
-                points = box_region_points(line.values[:4], sides=False)
-                if isinstance(points, str):
-                    yield Flaw("bad-box", f"{where} line {line.number}: {points}; left out")
-                else:
-                    yield Region(points, text, language=language)
-            else:
-                yield Region(line.values[:count], text, language=language)
-
-    @staticmethod
-    def _count(line: _Line, layout: str) -> int:
-        """How many of a line's numbers are coordinates; 0 when they are fewer than needed."""
-        found = len(line.values)
-        if layout == "poly":
-            return found - found % 2 if found >= 6 else 0
-        need = 4 if layout == "box" else 8
-        return need if found >= need else 0
+            yield _region(line, count, layout, text, language, where)
 
 
-def _even_polygon(line: _Line) -> bool:
-    return len(line.values) >= 10 and len(line.values) % 2 == 0
+def _numbers_used(line: _Line, layout: str) -> int:
+    """Return how many of a line's numbers are not text; 0 when they are fewer than needed."""
+    found = len(line.values)
+    if layout == "poly":
+        return found - found % 2 if found >= 6 else 0
+    need = {"box": 4, "rctw": 9, "ctw1500": 28, "ctw1500-offsets": 32}.get(layout, 8)
+    return need if found >= need else 0
+
+
+def _region(
+    line: _Line, count: int, layout: str, text: str | None, language: str | None, where: str
+) -> Region | Flaw:
+    if count == 0:
+        return _bad_line(line, layout, where)
+    values = line.values[:count]
+    if layout == "box":
+        points = box_region_points(values, sides=False)
+        if isinstance(points, str):
+            return Flaw("bad-box", f"{where} line {line.number}: {points}; left out")
+        return Region(points, text, language=language)
+    if layout == "rctw":
+        return Region(values[:8], text, ignored=values[8] == 1)
+    if layout == "ctw1500-offsets":
+        left, top = values[:2]
+        return Region([v + (top if i % 2 else left) for i, v in enumerate(values[4:])], text)
+    return Region(values, text, language=language)
 
 
 def _bad_line(line: _Line, layout: str, where: str) -> Flaw:
     found = len(line.values)
-    need = {"box": "four", "poly": "six or more"}.get(layout, "eight")
+    need = {
+        "box": "four",
+        "poly": "six or more",
+        "rctw": "nine",
+        "ctw1500": "28",
+        "ctw1500-offsets": "32",
+    }.get(layout, "eight")
     kind = "bad-line"
     if found % 2:
         kind = "odd-coordinates"
@@ -203,21 +311,17 @@ def _bad_line(line: _Line, layout: str, where: str) -> Flaw:
     return Flaw(kind, f"{where} line {line.number}: {what}; left out")
 
 
-register(
-    Icdar(
+for _name, _layout, _looks_for in (
+    (
         "icdar",
         "auto",
         "a text or CSV file per picture (gt_img_1.txt, img_1.txt, 000.csv) with lines of eight "
         "numbers, or of four, and a text",
-    )
-)
-register(
-    Icdar("icdar-mlt", "mlt", "as icdar, with lines of eight numbers, a script name and a text")
-)
-register(
-    Icdar(
-        "icdar-poly",
-        "poly",
-        "as icdar, with lines of any even count of numbers and a text",
-    )
-)
+    ),
+    ("icdar-mlt", "mlt", "as icdar, with lines of eight numbers, a script name and a text"),
+    ("icdar-poly", "poly", "as icdar, with lines of any even count of numbers and a text"),
+    ("rctw", "rctw", "as icdar, with lines of eight numbers, 0 or 1, and a quoted text"),
+    ("ctw1500", "ctw1500", "as icdar, with lines of 28 numbers, #### and a text"),
+    ("ctw1500-offsets", "ctw1500-offsets", "as icdar, with lines of a box and 28 offsets in it"),
+):
+    register(Icdar(_name, _layout, _looks_for))

@@ -52,7 +52,7 @@ KINDS: dict[str, Kind] = {
     "not-utf8": _note("a text is not UTF-8; it was read as Latin-1"),
     "empty-annotation": _note("an annotation file is empty: a picture without text"),
     "name-disagrees": _note("the file's name and its content name different pictures"),
-    "extra-numbers": _note("every line has ten numbers or more: perhaps polygons"),
+    "extra-numbers": _lost("most lines have more points than the four that were taken"),
     # single polygons
     "bad-line": _lost("a line does not begin with the numbers of a region"),
     "bad-points": _lost("the points are not a list of pairs or of numbers"),

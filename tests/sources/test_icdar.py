@@ -1,11 +1,10 @@
 """ICDAR text files: layouts, separators, quotes, encodings, names."""
 
-# A table reads best with one row per line:
-
 import codecs
 
 import pytest
 
+from ocrstore.errors import SourceError
 from ocrstore.sources import open_source
 
 QUAD = [[1, 2], [3, 4], [5, 6], [7, 8]]
@@ -191,10 +190,87 @@ def test_polygons_by_name(read, line, count, text):
     assert len(polygon.points) == count and polygon.text == text
 
 
+FIVE = "0,0,50,0,100,0,100,20,50,30"
+
+
 def test_hint_at_polygons(read):
-    """Quadrilaterals are read, but ten numbers in every line are worth a note."""
-    sample = read("1,2,3,4,5,6,7,8,9,10,word\n1,2,3,4,5,6,7,8,9,10,11,12,x")
-    assert len(sample.polygons) == 2 and [p.kind for p in sample.problems] == ["extra-numbers"]
+    """Named as quadrilaterals, points beyond the fourth that look like points are reported."""
+    sample = read(f"{FIVE},word\n{FIVE},0,20,x\n0,0,9,0,9,9,0,9,four")
+    assert len(sample.polygons) == 3 and [p.kind for p in sample.problems] == ["extra-numbers"]
+    far = read("400,0,450,0,450,20,400,20,100,000\n400,0,450,0,450,20,400,20,7,500,000")
+    assert [p.text for p in far.polygons] == ["100,000", "7,500,000"] and far.problems == ()
+
+
+ARC = [[0, 0], [50, 0], [100, 0], [100, 20], [50, 30]]
+FAR_QUAD = [[400, 0], [450, 0], [450, 20], [400, 20]]
+OFFSETS = ",".join(str(n) for n in [0, 0, *([10, 0] * 6), *([10, 20] * 7)])
+
+
+@pytest.mark.parametrize(
+    ("lines", "dialect", "expected"),
+    [
+        (
+            [f"{FIVE},PETROSAINS", "0,0,9,0,9,9,0,9,2008", f"{FIVE},###"],
+            "icdar-poly",
+            [
+                (ARC, "PETROSAINS", False, None),
+                ([[0, 0], [9, 0], [9, 9], [0, 9]], "2008", False, None),
+                (ARC, "###", True, None),
+            ],
+        ),
+        (
+            ["400,0,450,0,450,20,400,20,100,000", "400,0,450,0,450,20,400,20,word"],
+            "icdar",
+            [(FAR_QUAD, "100,000", False, None), (FAR_QUAD, "word", False, None)],
+        ),
+        (
+            ['1,2,3,4,5,6,7,8,0,"a, b"', '1,2,3,4,5,6,7,8,1,"###"', '1,2,3,4,5,6,7,8,1,"c"'],
+            "rctw",
+            [(QUAD, "a, b", False, None), (QUAD, "###", True, None), (QUAD, "c", True, None)],
+        ),
+        (
+            [",".join(["1,2,3,4,5,6,7"] * 4) + ",####a, b"],
+            "ctw1500",
+            [
+                (
+                    [[1, 2], [3, 4], [5, 6], [7, 1], [2, 3], [4, 5], [6, 7]] * 2,
+                    "a, b",
+                    False,
+                    None,
+                )
+            ],
+        ),
+        (
+            [f"100,200,110,220,{OFFSETS}"],
+            "ctw1500-offsets",
+            [([[100, 200], *([[110, 200]] * 6), *([[110, 220]] * 7)], None, False, None)],
+        ),
+    ],
+)
+def test_layouts_recognised(make, lines, dialect, expected):
+    """Layouts that look like ICDAR's are told apart by all lines together."""
+    images = make({"a.jpg": None})
+    make({"a.txt": "\n".join(lines)}, into="gt")
+    source = open_source(images)
+    assert source.dialect == dialect
+    assert told(source["a.jpg"]) == expected and source["a.jpg"].problems == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "choice"),
+    [
+        ([f"{FIVE},a", *["0,0,9,0,9,9,0,9,b"] * 9], "--format icdar-poly"),
+        (["0 0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2"], "--format"),
+        (["0.1,0.1,0.2,0.2,word"], "--format"),
+    ],
+)
+def test_doubtful_layouts_are_refused(make, lines, choice):
+    """Where a reading would be a guess, opening stops with the choices; a named dialect reads."""
+    images = make({"a.jpg": None})
+    make({"a.txt": "\n".join(lines)}, into="gt")
+    with pytest.raises(SourceError, match=choice):
+        open_source(images)
+    assert len(open_source(images, format="icdar")["a.jpg"].polygons) == len(lines)
 
 
 @pytest.mark.parametrize(
