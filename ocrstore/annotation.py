@@ -1,4 +1,4 @@
-"""The frozen records that flow from a source to a store."""
+"""Records of a source: pictures, polygons with text and flags, and problems."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ class SourceSample:
     path: Path
     polygons: tuple[Polygon, ...] = ()
     annotated: bool = True
-    """False for a picture that no annotation speaks of."""
+    """False for a picture without any annotation, which is not the same as no text."""
     problems: tuple[Problem, ...] = field(default=())

@@ -1,7 +1,6 @@
-"""Augmentation that is planned first, so that only the pixels seen in the end are computed.
+"""Run albumentations pipelines lazily: plan first, then compute only the pixels of the final crop.
 
-Owns the way from an albumentations composition to a plan and from a plan to pixels, bit for bit
-those of the composition itself. Needs albumentations and OpenCV; torch is not needed.
+The result equals the pipeline's own bit for bit. Needs albumentations and OpenCV, not torch.
 """
 
 from ocrstore.augment.composition import PlannedComposition, can_plan, random_parts

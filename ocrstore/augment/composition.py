@@ -1,9 +1,9 @@
-"""Owns running an albumentations composition on a planned picture.
+"""Run an albumentations composition on a planned picture.
 
-Hides how the plan is made: the composition itself runs, with its own random numbers, its own
-parameters and its own way with keypoints, on a stand-in that has the picture's shape and no
-pixels. Each known transform adds its steps to the plan. Before an unknown one the plan is drawn, it
-gets real pixels, and a new plan begins with what it returns.
+The composition itself runs, with its own random numbers, parameters and keypoints, on a placeholder
+that has the picture's shape and no pixels. Each known transform adds its steps to the plan. Before
+an unknown one the plan is drawn, the transform gets real pixels, and a new plan begins with its
+result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ocrstore.augment.steps import PlannedPicture
 from ocrstore.augment.warp import Pixels
 
 _COMPOSITIONS = {"Compose", "OneOf", "OneOrOther", "RandomOrder", "Sequential", "SomeOf"}
-"""Those that hand pictures on to their transforms unseen."""
+"""Compositions that pass pictures to their transforms without looking at them."""
 _KNOWN_VERSION = "2.0."
 
 
@@ -32,51 +32,51 @@ def can_plan(transform: Any) -> bool:
 
 
 class PlannedComposition:
-    """A composition that plans first, then computes only the pixels that are seen in the end.
+    """A composition that plans first, then computes only the pixels of the result.
 
-    Pixels and keypoints are those that the composition itself would give, bit for bit. It shares
-    the composition's transforms, and writes on no picture. One thread at a time.
+    Pixels and keypoints equal those of the composition itself, bit for bit. Shares the
+    composition's transforms; never modifies a picture in place. Not thread-safe.
     """
 
     def __init__(
         self, composition: Any, *, before_pixels: Callable[[], None] | None = None
     ) -> None:
         """Take a composition; `before_pixels` is called each time before a plan is drawn."""
-        self._sheet = _Sheet(before_pixels)
+        self._plan = _Plan(before_pixels)
         self._tree = self._rebuild(composition)
 
     def _rebuild(self, part: Any) -> Any:
         if not _is_composition(part):
-            return _Leaf(part, self._sheet)
+            return _Leaf(part, self._plan)
         mine = copy.copy(part)
         mine.transforms = [self._rebuild(inner) for inner in part.transforms]
         return mine
 
     @property
     def parts(self) -> Iterator[Any]:
-        """Return all that draw random numbers: compositions and transforms, outer ones first."""
+        """Yield all compositions and transforms, which draw random numbers, outer ones first."""
         return _parts(self._tree)
 
     def __call__(self, *, image: Pixels, keypoints: Any) -> dict[str, Any]:
-        """Return the picture and the keypoints as the composition leaves them."""
+        """Return the transformed picture and keypoints."""
         try:
-            shown = self._sheet.begin(image)
+            shown = self._plan.begin(image)
             result: dict[str, Any] = self._tree(image=shown, keypoints=keypoints)
-            result["image"] = self._sheet.draw(result["image"])
+            result["image"] = self._plan.draw(result["image"])
         finally:
-            self._sheet.picture = None
+            self._plan.picture = None
         return result
 
 
-class _Sheet:
-    """The plan of the picture that is being changed, shared by all transforms of a composition."""
+class _Plan:
+    """The plan of the current picture, shared by all transforms of a composition."""
 
     def __init__(self, before_pixels: Callable[[], None] | None) -> None:
         self.picture: PlannedPicture | None = None
         self._before_pixels = before_pixels
 
     def begin(self, image: Any) -> Any:
-        """Start a plan on pixels; return what transforms are shown instead of them."""
+        """Start a plan on pixels; return the placeholder for the transforms."""
         self.picture = None
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
             return image
@@ -87,7 +87,7 @@ class _Sheet:
 
     def show(self) -> Any:
         assert self.picture is not None
-        return _stand_in(self.picture.shape)
+        return _placeholder(self.picture.shape)
 
     def draw(self, shown: Any) -> Any:
         """Return real pixels; the plan ends here."""
@@ -97,23 +97,23 @@ class _Sheet:
 
 
 @functools.lru_cache(maxsize=64)
-def _stand_in(shape: tuple[int, ...]) -> Any:
-    """Return a picture of that shape that has no pixels; read-only, so it can be shown again."""
+def _placeholder(shape: tuple[int, ...]) -> Any:
+    """Return a read-only array of that shape that takes one byte."""
     return np.broadcast_to(np.uint8(0), shape)
 
 
 class _Leaf:
-    """Stands for a transform of the composition."""
+    """A transform of the composition that adds to the plan instead of computing pixels."""
 
-    def __init__(self, transform: Any, sheet: _Sheet) -> None:
+    def __init__(self, transform: Any, plan: _Plan) -> None:
         self.transform = transform
         self.p = transform.p
-        self._sheet = sheet
+        self._plan = plan
         self._rule: Rule | None = rule_of(transform)
         self._decides_as_usual = _decides_as_usual(transform)
 
     def __call__(self, *, force_apply: bool = False, **data: Any) -> dict[str, Any]:
-        transform, picture = self.transform, self._sheet.picture
+        transform, picture = self.transform, self._plan.picture
         if self._decides_as_usual:
             if not transform.should_apply(force_apply=force_apply):
                 return data
@@ -127,24 +127,24 @@ class _Leaf:
             data["keypoints"] = np.ascontiguousarray(move(data["keypoints"], **params))
         steps = self._rule(transform, params, picture.size)
         if steps is None:
-            drawn = np.ascontiguousarray(transform.apply(self._sheet.draw(None), **params))
-            data["image"] = self._sheet.begin(drawn)
+            drawn = np.ascontiguousarray(transform.apply(self._plan.draw(None), **params))
+            data["image"] = self._plan.begin(drawn)
             return data
         for step in steps:
             picture.plan(step)
-        data["image"] = self._sheet.show()
+        data["image"] = self._plan.show()
         return data
 
     def _run(self, force_apply: bool, data: dict[str, Any]) -> dict[str, Any]:
-        """Let the transform have the pixels."""
-        data["image"] = self._sheet.draw(data["image"])
+        """Run the transform on real pixels."""
+        data["image"] = self._plan.draw(data["image"])
         result: dict[str, Any] = self.transform(force_apply=force_apply, **data)
-        result["image"] = self._sheet.begin(result["image"])
+        result["image"] = self._plan.begin(result["image"])
         return result
 
 
 def _decides_as_usual(transform: Any) -> bool:
-    """Return whether calling a transform is: decide, find parameters, apply them to each target."""
+    """Return whether a transform has the `__call__` of albumentations: decide, draw, apply."""
     from albumentations.core.transforms_interface import BasicTransform
 
     kind = type(transform)

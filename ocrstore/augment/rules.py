@@ -1,8 +1,9 @@
-"""Owns what is known of albumentations' transforms: which steps each is, given its parameters.
+"""Rules that turn albumentations' transforms, with their drawn parameters, into steps.
 
-A transform is known if its random parameters do not depend on any pixel. Its parameters and what it
-does to keypoints always come from albumentations itself; a rule speaks of pixels alone. A rule
-returns None where the transform's own code must see the picture.
+A transform can have a rule if its random parameters do not depend on pixels. Parameters and the
+effect on keypoints always come from albumentations itself; a rule is about pixels only. It returns
+None where the transform's own code must run on the picture. The colour jitter is computed here, bit
+for bit like albumentations', in reused memory.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _affine(transform: Any, params: Params, size: Size) -> list[Step] | None:
 
 
 def _is_identity(matrix: Any) -> bool:
-    """Return whether albumentations would find a 3x3 matrix equal to that which moves nothing."""
+    """Return whether albumentations takes a 3x3 matrix for the identity."""
     if matrix.dtype != np.float64 or matrix.shape != (3, 3):
         from albumentations.augmentations.geometric import functional
 
@@ -164,7 +165,7 @@ _RULES: dict[str, Rule] = {
 
 
 def rule_of(transform: Any) -> Rule | None:
-    """Return the rule of a transform; None if it must run as it is."""
+    """Return the rule of a transform; None if its own code must run."""
     kind = type(transform)
     if not kind.__module__.startswith(("albumentations.augmentations.", "albumentations.core.")):
         return None  # somebody's own, perhaps of the same name
@@ -176,7 +177,7 @@ def rule_of(transform: Any) -> Rule | None:
 def jitter(pixels: Pixels, params: Mapping[str, Any]) -> Pixels:
     """Change brightness, contrast, saturation and hue of (H, W, 3) uint8, in the order given.
 
-    Returns memory of its own.
+    The result is a copy.
     """
     own = (_adjust_brightness, _adjust_contrast, _adjust_saturation, _adjust_hue)
     factors = (params["brightness"], params["contrast"], params["saturation"], params["hue"])

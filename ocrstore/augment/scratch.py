@@ -20,17 +20,17 @@ _POOL = BlockPool()
 
 
 def take(shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Return contiguous uint8 of a shape, with anything in it; it lives as long as its views."""
+    """Return an uninitialised, contiguous uint8 array; reused once no view of it is left."""
     nbytes = math.prod(shape)
     return _POOL.take(-(-nbytes // _STEP) * _STEP)[:nbytes].reshape(shape)
 
 
 def take_floats(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Return float32 in the same way."""
+    """Return an uninitialised float32 array in the same way."""
     return take((*shape[:-1], 4 * shape[-1])).view(np.float32)
 
 
 def paste(drawn: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-    """Bring into `target` what OpenCV was asked to draw there: it need not have used it."""
+    """Copy `drawn` into `target` unless OpenCV already drew it there (`dst=` is only a hint)."""
     if not np.may_share_memory(drawn, target):
         target[...] = drawn

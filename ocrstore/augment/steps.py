@@ -1,7 +1,7 @@
-"""Owns the steps of a planned augmentation: which pixels each needs, and how it draws them.
+"""Steps of a planned augmentation: which input pixels each needs, and how it draws its output.
 
-A step knows the size it makes, the part of its input that a part of its output depends on, and
-draws that part exactly as drawing the whole and cutting it out would.
+A step knows its output size and which part of its input a part of its output depends on. Drawing a
+part gives exactly what drawing everything and cropping would give.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Step(ABC):
 
     @abstractmethod
     def draw(self, given: Region, wanted: Rect) -> Region:
-        """Draw at least the part `wanted`; `given` has what it needs. Writes on nothing given."""
+        """Draw at least the part `wanted`; `given` has what it needs. Does not modify `given`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crop(Step):
-    """Cuts a part out."""
+    """Crop."""
 
     size: Size
     rect: Rect
@@ -97,7 +97,7 @@ class Crop(Step):
 
 @dataclass(frozen=True, slots=True)
 class Turn(Step):
-    """Transposes if asked to, then flips rows, columns or both: all eight ways to lay a picture."""
+    """Optionally transpose, then flip rows, columns or both: all eight orientations."""
 
     size: Size
     transposes: bool = False
@@ -139,7 +139,7 @@ class Turn(Step):
 
 @dataclass(frozen=True, slots=True)
 class Pad(Step):
-    """Adds a border; `paint(pixels, top, bottom, left, right)` is albumentations' own."""
+    """Pad; `paint(pixels, top, bottom, left, right)` is albumentations' own."""
 
     size: Size
     top: int
@@ -182,7 +182,7 @@ class Pad(Step):
 
 @dataclass(frozen=True, slots=True)
 class Warp(Step):
-    """Moves a picture by a (2, 3) matrix, interpolated linearly."""
+    """Warp by a (2, 3) matrix with linear interpolation."""
 
     size: Size
     matrix: Matrix
@@ -226,7 +226,7 @@ class Warp(Step):
 
 @dataclass(frozen=True, slots=True)
 class Recolour(Step):
-    """Changes colours by a function that does not care where a pixel lies."""
+    """Change colours by a function that is the same for every position."""
 
     size: Size
     paint: Callable[[Pixels], Pixels]
@@ -250,7 +250,7 @@ class Recolour(Step):
 
 
 class PlannedPicture:
-    """Pixels that are only read, and the steps that will change them. One thread at a time."""
+    """Read-only pixels and the steps to apply to them. Not thread-safe."""
 
     def __init__(self, pixels: Pixels) -> None:
         self._pixels = pixels
@@ -263,12 +263,12 @@ class PlannedPicture:
         return (*self.size, *self._pixels.shape[2:])
 
     def plan(self, step: Step) -> None:
-        """Add a step for the size that the picture has by then."""
+        """Append a step."""
         self._steps.append(step)
         self.size = step.size_after
 
     def draw(self) -> Pixels:
-        """Return the changed picture: contiguous memory of its own, that may be written on."""
+        """Apply the steps; return a contiguous, writable copy."""
         wanted = [Rect.whole(self.size)]
         for step in reversed(self._steps):
             wanted.append(step.needs(wanted[-1]))

@@ -53,7 +53,7 @@ class Rect(NamedTuple):
         return max(0, self.height) * max(0, self.width)
 
     def moved(self, down: int, right: int) -> Rect:
-        """Return the rectangle at another place."""
+        """Return the rectangle, shifted."""
         return Rect(self.top + down, self.left + right, self.bottom + down, self.right + right)
 
     def within(self, other: Rect) -> Rect:
@@ -80,9 +80,9 @@ Fill: TypeAlias = float | Sequence[float]
 Rounding: TypeAlias = Literal["fused", "separate"]
 
 LANES = 32
-"""No vector unit computes more pixels at once; what is left of a row is computed by other code."""
+"""The most pixels that a vector unit computes at once; other code computes the rest of a row."""
 MAX_SIDE = 2**15 - 1
-"""Of what OpenCV warps."""
+"""The longest side that OpenCV warps."""
 _WORTHWHILE = 0.85
 """A part that is larger than this share of the whole costs as much as the whole."""
 _PART_COST = 1.75
@@ -92,7 +92,7 @@ _PART_COST = 1.75
 def warp(
     pixels: Pixels, matrix: Matrix, size: tuple[int, int], border: int, fill: Fill, part: Rect
 ) -> Pixels:
-    """Return `part` of the picture that `cv2.warpAffine` makes, linearly; perhaps as a view.
+    """Return `part` of the result of a linear `cv2.warpAffine`; may be a view.
 
     `matrix` is the (2, 3) forward one, `size` the (height, width) of the whole.
     """
@@ -106,12 +106,12 @@ def warp(
 
 
 def is_partial(size: tuple[int, int], part: Rect) -> bool:
-    """Return whether a part is small enough to be worthwhile, and where all code is vector code."""
+    """Return whether computing a part alone is cheaper, and computed by the same vector code."""
     return part.area < _WORTHWHILE * size[0] * size[1] and part.right <= size[1] - size[1] % LANES
 
 
 def _beginning(size: tuple[int, int], part: Rect) -> tuple[int, int]:
-    """Return the least size to warp that has the part and computes it by the same code."""
+    """Return the smallest size to warp that contains the part and uses the same code for it."""
     width = -(-part.right // LANES) * LANES
     return part.bottom, width if width <= size[1] else size[1]
 
@@ -178,7 +178,7 @@ def rounding() -> Rounding | None:
 
 @functools.cache
 def can_begin() -> bool:
-    """Return whether the first rows and columns of a warp are the same if no others are warped."""
+    """Return whether a warp into a smaller frame equals the corner of the larger one."""
     for number in range(6):
         matrix, border, fill = trial(number)
         size, part = (170, 269), Rect(0, 0, 91 + number, 64 + 32 * (number % 3))
@@ -191,14 +191,14 @@ def can_begin() -> bool:
 
 @functools.cache
 def noise() -> Pixels:
-    """Return a picture in which the least difference shows."""
+    """Return a random picture, in which any difference shows."""
     made: Pixels = np.random.default_rng(7).integers(0, 256, (150, 230, 3), np.uint8)
     made.flags.writeable = False
     return made
 
 
 def trial(number: int) -> tuple[Matrix, int, Fill]:
-    """Return a matrix, a border and a fill for trying OpenCV out on `noise`."""
+    """Return the parameters of one trial warp of `noise`."""
     borders = (cv2.BORDER_CONSTANT, cv2.BORDER_REFLECT_101, cv2.BORDER_REPLICATE)
     turn = cv2.getRotationMatrix2D((114.5, 74.5), 3.7 * number - 11.3, 0.8 + 0.13 * number)
     matrix: Matrix = np.asarray(turn, np.float64)
@@ -207,7 +207,7 @@ def trial(number: int) -> tuple[Matrix, int, Fill]:
 
 
 def _is_exact(how: Rounding, number: int) -> bool:
-    """Return whether a part of one warp is the same as cut out of the whole."""
+    """Return whether the warp of a part equals the crop of the whole warp."""
     matrix, border, fill = trial(number)
     whole = _warp_whole(noise(), matrix, (170, 256), border, fill)
     part = Rect(11 + number, 13 + 7 * number, 158, 13 + 7 * number + 137 + number)
@@ -224,7 +224,7 @@ def widen(pixels: Pixels, rect: Rect, size: tuple[int, int]) -> Pixels:
 
 
 def narrow(pixels: Pixels) -> Pixels:
-    """Return the three channels that count, as contiguous memory."""
+    """Return the first three channels, contiguous."""
     target: Pixels = scratch.take((*pixels.shape[:2], 3))
     scratch.paste(cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB, dst=target), target)
     return target

@@ -1,4 +1,4 @@
-"""Polygons to probability and threshold maps with their masks, by the rules of DBNet.
+"""Draw DBNet's probability and threshold maps and their masks from polygons.
 
 Pixel (x, y) is the point (x, y) of the polygons' plane. For each polygon:
 

@@ -1,4 +1,4 @@
-"""The maps of one picture, drawn by the rules of the package; hides in what order it happens."""
+"""Draw the maps of one picture by the rules in the package's docstring."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MapParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Maps:
-    """Four (height, width) arrays, writable and yours.
+    """Four (height, width) arrays, writable, owned by the caller.
 
     The two maps of `draw_maps` share one block of memory and the two masks another; a block is used
     again when both on it are gone.

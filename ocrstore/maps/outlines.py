@@ -177,7 +177,7 @@ def fill(
 
 
 def bring_near(contour: Contour, height: int, width: int) -> Contour:
-    """Cut off what lies far outside a canvas: filling walks every row of a contour, seen or not."""
+    """Clip a contour far outside of the canvas: filling visits every row, visible or not."""
     left, top, right, bottom = -NEAR, -NEAR, width + NEAR, height + NEAR
     points = contour.astype(np.float64)
     for axis, sign, limit in ((0, 1, left), (0, -1, -right), (1, 1, top), (1, -1, -bottom)):

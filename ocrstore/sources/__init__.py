@@ -1,4 +1,4 @@
-"""Where pictures and polygons come from: one annotation dialect per module.
+"""Pictures with their annotations, read from where people keep them; one module per dialect.
 
 `open_source` gives a `Source` whose iteration yields samples; `register` makes a new `Dialect`
 known. Importing this package registers the dialects that come with it.

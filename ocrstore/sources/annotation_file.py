@@ -1,4 +1,4 @@
-"""Annotation files as text and JSON: encodings, duplicate keys, errors that say where."""
+"""Read annotation files as text or JSON: encodings, duplicate keys, errors with their position."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Flaw:
 
 
 class UnusableAnnotationError(SourceError):
-    """Nothing can be made of an annotation as a whole."""
+    """An annotation as a whole cannot be used."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(kind, message)
@@ -91,7 +91,7 @@ def parse_json(text: str, *, where: str) -> tuple[Any, list[Flaw]]:
 
 
 class AnnotationFile:
-    """One annotation file; reads only what is asked for, and JSON only once. Owns no handle."""
+    """One annotation file, read lazily; JSON is parsed once. Keeps no file open."""
 
     def __init__(self, path: Path, relative: str) -> None:
         self.path = path
@@ -102,12 +102,12 @@ class AnnotationFile:
 
     @property
     def stem(self) -> str:
-        """The relative path without its last ending."""
+        """The relative path without its last suffix."""
         return os.path.splitext(self.relative)[0]  # noqa: PTH122 - a name, with POSIX slashes
 
     @property
     def shown(self) -> str:
-        """The relative path, fit for messages."""
+        """The relative path, escaped for messages."""
         return shown(self.relative)
 
     @property
@@ -127,7 +127,7 @@ class AnnotationFile:
         return self._head
 
     def text(self) -> tuple[str, Flaw | None]:
-        """Return the whole text, and a flaw if its encoding is not what it should be."""
+        """Return the whole text, and a flaw if its encoding is wrong."""
         try:
             data = self.path.read_bytes()
         except OSError as exc:
@@ -136,7 +136,7 @@ class AnnotationFile:
         return decode_text(data, where=self.shown)
 
     def json(self) -> tuple[Any, list[Flaw]]:
-        """Return the parsed JSON and its flaws; raise UnusableAnnotationError if it is none."""
+        """Return the parsed JSON and its flaws; raise UnusableAnnotationError if it is not JSON."""
         if self._json is None:
             try:
                 text, flaw = self.text()
@@ -163,5 +163,5 @@ class AnnotationFile:
         return value if isinstance(value, dict) else {}
 
     def unread(self) -> AnnotationFile:
-        """Return the same file with nothing read of it, to keep for later."""
+        """Return a copy without cached content, cheap to pickle."""
         return AnnotationFile(self.path, self.relative)

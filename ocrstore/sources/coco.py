@@ -1,7 +1,4 @@
-"""COCO JSON (`images` and `annotations` lists) and COCO-Text JSON (`imgs` and `anns` objects).
-
-Hides where each keeps its regions: segmentation parts, masks, points, boxes.
-"""
+"""COCO JSON (`images` and `annotations` lists) and COCO-Text JSON (`imgs` and `anns` objects)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _OUTLINE_KEYS = ("segmentation", "mask", "polygon", "points")
 
 
 class _Coco(Dialect):
-    """What the two have in common: pictures by id, annotations that refer to them."""
+    """Base of both: pictures by id, and annotations that refer to them."""
 
     def entries(self, file: AnnotationFile) -> Iterator[Entry | Flaw]:
         """Group the annotations by picture."""
@@ -65,7 +62,7 @@ class _Coco(Dialect):
         """Yield where each annotation stands, its picture's id, and the annotation."""
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
-        """Give each part of each segmentation, or the box where there is none."""
+        """Yield each part of each segmentation, or the box where there is none."""
         record = entry.record
         if not isinstance(record, list):
             raise TypeError("an entry of another dialect")
@@ -74,7 +71,7 @@ class _Coco(Dialect):
 
 
 def _id(container: Any, key: str) -> str | None:
-    """An id as a text: COCO has numbers, COCO-Text has numbers that refer to texts."""
+    """Return an id as a str: COCO has numbers, COCO-Text has numbers that refer to texts."""
     value = container.get(key) if isinstance(container, dict) else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)

@@ -1,7 +1,7 @@
-"""Finding the annotations that belong to a folder of pictures, and their dialect, by looking.
+"""Find the annotations of a folder of pictures and recognise their dialect.
 
-What `--format` and `--annotations` say wins. Otherwise a handful of files is shown to every
-dialect, and exactly one dialect must know them.
+`--format` and `--annotations` win. Otherwise a few files are shown to every dialect, and exactly
+one dialect must recognise them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Found:
 
 
 def find(images: Path, listing: Listing, *, annotations: Path | None, format: str | None) -> Found:
-    """Find what to read; raise SourceError when nothing, or more than one thing, answers."""
+    """Find what to read; raise SourceError unless exactly one dialect recognises it."""
     wanted = None if format is None else get_dialect(format)
     if wanted is not None and wanted.name == "folder":
         if annotations is not None:
@@ -132,9 +132,9 @@ def _of(dialect: Dialect, files: Sequence[AnnotationFile]) -> list[AnnotationFil
 def _look(
     files: Sequence[AnnotationFile], wanted: Dialect | None, *, folder: bool, insist: bool
 ) -> list[_Answer]:
-    """Ask every dialect, or the wanted one; an answer from each that knows the files.
+    """Return an answer from each dialect (or the wanted one) that recognises the files.
 
-    To `insist` is to take the files even if the wanted dialect does not recognise them.
+    With `insist`, the wanted dialect gets the files even if it does not recognise them.
     """
     step = max(1, -(-len(files) // _LOOKED_AT))
     answers: list[_Answer] = []
@@ -146,7 +146,7 @@ def _look(
         elif insist and len(mine) == 1:
             answers.append(_Answer(dialect, tuple(mine)))
         elif len(mine) <= 4 * _LOOKED_AT:
-            # one file speaks of all pictures: a folder of very many files is something else
+            # one file is about all pictures: a folder of very many files is something else
             answers += [_Answer(dialect, (file,)) for file in mine if dialect.recognise(file)]
     return answers
 
@@ -164,7 +164,7 @@ def _several(where: str, answers: Sequence[_Answer | Found]) -> SourceError:
 
 
 def _nothing(files: Sequence[AnnotationFile], wanted: Dialect | None) -> str:
-    """Say why no dialect knew the files; broken JSON is told, as it is the likeliest reason."""
+    """Say why no dialect recognised the files; broken JSON is the most likely reason."""
     if not files:
         suffixes = sorted({s for d in ([wanted] if wanted else all_dialects()) for s in d.suffixes})
         return f"no file that ends in {', '.join(suffixes)}"

@@ -1,8 +1,8 @@
-"""The protocol of an annotation dialect, the records it speaks in, and the registry.
+"""The interface of an annotation dialect, its records, and the registry.
 
-A dialect says which files are its own, which pictures a file speaks of, and which regions it gives
-them. It checks nothing else: names are matched, and points, texts and flags judged, in one place
-for all.
+A dialect says which files it reads, which pictures a file is about, and which regions they have. It
+checks nothing else: matching names and validating points, texts and flags is done in one place for
+all dialects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ocrstore.sources.annotation_file import AnnotationFile, Flaw
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one annotation says about one picture, not yet looked into."""
+    """The annotation of one picture, not parsed yet."""
 
     names: tuple[str, ...]
     """The picture's name in the annotation; further ones are tried when the first has no match."""
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One text region as the source gave it, unchecked."""
+    """One text region as the source gave it, not validated."""
 
     points: object
     """[[x, y], ...] or [x, y, x, y, ...]."""
@@ -42,23 +42,23 @@ class Region:
 
 
 class Dialect(ABC):
-    """One way to write annotations down. Subclass, then `register`.
+    """A format of annotation files. Subclass it, then `register`.
 
     Instances are shared, keep no state between calls and are picklable.
     """
 
     name: str
-    """What `--format` calls it."""
+    """Its name for `--format`."""
     looks_for: str
     """What a file of this dialect looks like, for messages and documentation."""
     suffixes: tuple[str, ...] = (".json",)
-    """Endings, in lower case, of the files to look at in a folder."""
+    """Lower-case suffixes of the files to look at in a folder."""
     per_picture: bool = False
-    """True when each file speaks of one picture, False when one file speaks of all."""
+    """True when there is a file per picture, False when one file is about all pictures."""
 
     @abstractmethod
     def recognise(self, file: AnnotationFile) -> bool:
-        """Say whether a file is of this dialect; False, never an error, when it is not."""
+        """Return whether a file is of this dialect; never raise."""
 
     def choose(self, files: Sequence[AnnotationFile]) -> Dialect:
         """Return the dialect to read recognised files with, when the user named none.
@@ -70,21 +70,21 @@ class Dialect(ABC):
         return self
 
     def entries(self, file: AnnotationFile) -> Iterable[Entry | Flaw]:
-        """Say which pictures a file speaks of; called once, when the source is opened.
+        """Yield the pictures that a file is about; called once, when the source is opened.
 
-        As given here: one picture, named as the file without its ending; the record is the file.
+        By default: one picture, named like the file without its suffix; the record is the file.
         """
         yield Entry(names=(file.stem,), record=file.unread(), where=file.shown)
 
     @abstractmethod
     def regions(self, entry: Entry) -> Iterable[Region | Flaw]:
-        """Give the regions of one picture, in order; called whenever its sample is asked for.
+        """Yield the regions of one picture, in order; called whenever its sample is read.
 
-        Raise `UnusableAnnotationError` when nothing can be made of the entry as a whole.
+        Raise `UnusableAnnotationError` when the entry as a whole cannot be used.
         """
 
     def other_names(self, entry: Entry) -> Sequence[str]:
-        """Give further names, costly to find, for an entry that matched no picture."""
+        """Return further names for an entry that matched no picture; may be slow."""
         del entry
         return ()
 
@@ -94,11 +94,11 @@ _D = TypeVar("_D", bound="Dialect | type[Dialect]")
 
 
 def register(dialect: _D, *, replace: bool = False) -> _D:
-    """Make a dialect known to `open_source` and `--format`; usable as a class decorator."""
+    """Register a dialect for `open_source` and `--format`; usable as a class decorator."""
     instance = dialect() if isinstance(dialect, type) else dialect
     if instance.name in _DIALECTS and not replace:
         raise SourceError(
-            f"a dialect named {instance.name!r} is registered already; choose another name, "
+            f"a dialect named {instance.name!r} is already registered; choose another name "
             "or pass replace=True"
         )
     _DIALECTS[instance.name] = instance
@@ -106,7 +106,7 @@ def register(dialect: _D, *, replace: bool = False) -> _D:
 
 
 def unregister(name: str) -> None:
-    """Forget a dialect; the opposite of `register`."""
+    """Remove a dialect from the registry."""
     get_dialect(name)
     del _DIALECTS[name]
 
@@ -117,7 +117,7 @@ def get_dialect(name: str) -> Dialect:
         return _DIALECTS[name]
     except KeyError:
         choices = ", ".join(sorted(_DIALECTS))
-        raise SourceError(f"no dialect is named {name!r}; --format knows {choices}") from None
+        raise SourceError(f"unknown dialect {name!r}; --format takes {choices}") from None
 
 
 def all_dialects() -> tuple[Dialect, ...]:

@@ -1,4 +1,4 @@
-"""A plain folder of pictures: no annotations, and none are looked for when it is named."""
+"""A folder of pictures without annotations."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ocrstore.sources.dialect import Dialect, Entry, Region, register
 
 @register
 class Folder(Dialect):
-    """Pictures alone; every sample is not annotated."""
+    """Pictures only; no sample is annotated."""
 
     name = "folder"
     looks_for = "a folder of pictures without annotations"
     suffixes = ()
 
     def recognise(self, file: AnnotationFile) -> bool:
-        """Recognise nothing: no file is an annotation here."""
+        """Return False: no file is an annotation."""
         del file
         return False
 
     def entries(self, file: AnnotationFile) -> Iterator[Entry | Flaw]:
-        """Give nothing."""
+        """Yield nothing."""
         del file
         yield from ()
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
-        """Give nothing."""
+        """Yield nothing."""
         del entry
         yield from ()

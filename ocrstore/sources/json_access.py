@@ -1,4 +1,4 @@
-"""Reaching into parsed JSON: a value of the type a dialect says, or the flaw to report."""
+"""Typed access to parsed JSON: the value if it has the expected type, else the flaw to report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def member(container: Any, key: str, kind: type | tuple[type, ...], *, where: st
     value = container[key]
     if not isinstance(value, kind):
         wanted = " or ".join(_WORDS[k] for k in (kind if isinstance(kind, tuple) else (kind,)))
-        return Flaw("bad-structure", f"{where}: {key!r} should be {wanted}, is {brief(value)}")
+        return Flaw("bad-structure", f"{where}: {key!r} expected {wanted}, found {brief(value)}")
     return value
 
 
@@ -33,7 +33,7 @@ def need(container: Any, key: str, kind: type | tuple[type, ...], *, where: str)
 
 
 def whole_document(file: AnnotationFile) -> tuple[dict[str, Any], list[Flaw]]:
-    """Return a file's JSON object and its flaws; raise UnusableAnnotationError if it is none."""
+    """Return a file's JSON object and its flaws; raise UnusableAnnotationError otherwise."""
     value, flaws = file.json()
     if not isinstance(value, dict):
         message = f"{file.shown}: expected a JSON object, found {brief(value)}"

@@ -25,7 +25,7 @@ def _note(meaning: str) -> Kind:
 KINDS: dict[str, Kind] = {
     # pictures
     "not-a-picture": _note("a file among the pictures is neither picture nor annotation"),
-    "hidden-files": _note("hidden files with picture endings were passed over"),
+    "hidden-files": _note("hidden files with picture suffixes were skipped"),
     "broken-link": _lost("a symbolic link leads nowhere"),
     "not-a-file": _lost("a pipe, socket or device has a picture's name"),
     "unreadable-folder": _lost("a folder cannot be listed"),
@@ -34,8 +34,8 @@ KINDS: dict[str, Kind] = {
     "unicode-collision": _note("names differ only by Unicode form (NFC, NFD); all are kept"),
     "same-name": _note("pictures in different folders have one name; all are kept"),
     # annotations as a whole
-    "no-annotation": _note("no annotation speaks of the picture; it is kept as not annotated"),
-    "missing-picture": _lost("an annotation speaks of a picture that is not there"),
+    "no-annotation": _note("no annotation for the picture; it is kept as not annotated"),
+    "missing-picture": _lost("an annotation is about a picture that is not there"),
     "ambiguous-name": _lost("a name could mean several pictures, or several names one picture"),
     "duplicate-annotation": _lost("a picture is annotated again; the first annotation counts"),
     "bad-name": _lost("a picture's name is empty or not a text"),

@@ -17,7 +17,7 @@ _IGNORE_FLAGS = ("ignore", "ignored", "difficult", "illegible")
 
 @register
 class LabelMe(Dialect):
-    """A JSON file per picture, as LabelMe and its kin write it."""
+    """A JSON file per picture, as LabelMe and similar tools write it."""
 
     name = "labelme"
     looks_for = 'a JSON file per picture (a.json) with {"imagePath": "a.jpg", "shapes": [...]}'
@@ -29,7 +29,7 @@ class LabelMe(Dialect):
         return isinstance(document.get("shapes"), list) and "imagePath" in document
 
     def other_names(self, entry: Entry) -> Sequence[str]:
-        """Read `imagePath`, for a file that is not named as its picture is."""
+        """Read `imagePath`, for a file that is not named like its picture."""
         if not isinstance(entry.record, AnnotationFile):
             return ()
         try:
@@ -40,7 +40,7 @@ class LabelMe(Dialect):
         return (name,) if isinstance(name, str) and name else ()
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
-        """Give the shapes that are polygons or rectangles."""
+        """Yield the shapes that are polygons or rectangles."""
         if not isinstance(entry.record, AnnotationFile):
             raise TypeError("an entry of another dialect")
         document, flaws = whole_document(entry.record.unread())

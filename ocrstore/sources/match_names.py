@@ -1,6 +1,6 @@
-"""Which picture an annotation means: exact names first, then looser readings while only one fits.
+"""Match annotations to pictures by name: exact names first, then looser ones while unambiguous.
 
-The rounds, each over all entries before the next begins (a picture once taken stays taken):
+The rounds, each over all entries before the next begins (a matched picture stays matched):
 
 1. the path as it is, then in Unicode form NFC, then without case;
 2. one path is the end of the other (one of them has folders in front that the other has not);
@@ -59,7 +59,7 @@ def _spell(path: str, fold: bool, bare: bool) -> str:
 
 
 class _Index:
-    """Pictures by whole path and by every end of it, in one spelling."""
+    """Pictures by whole path and by every suffix of it, in one spelling."""
 
     def __init__(self, spelled: Sequence[tuple[str, int]]) -> None:
         self._paths: dict[str, list[int]] = {}
@@ -121,14 +121,14 @@ class _Matcher:
         self._indexes: dict[tuple[bool, bool], _Index] = {}
 
     def _index(self, fold: bool, bare: bool) -> _Index:
-        """One spelling's index, made when first needed: mostly the exact names are enough."""
+        """Return the index of one spelling, made on first use: exact names are mostly enough."""
         if (fold, bare) not in self._indexes:
             spelled = [(_spell(path, fold, bare), row) for path, row in self._paths]
             self._indexes[fold, bare] = _Index(spelled)
         return self._indexes[fold, bare]
 
     def rounds(self, pending: _Pending) -> _Pending:
-        """Match in ever looser rounds; return what no round found anything for."""
+        """Match in looser and looser rounds; return what matched nothing."""
         longest = max((len(names) for _, names in pending), default=0)
         for nth in range(longest):
             pending = self._exact_round(pending, nth)
@@ -161,7 +161,7 @@ class _Matcher:
             if row is None:
                 left.append((entry, names))
             elif row in self.result.entries:
-                what = f"{self._key(row)} is annotated already"
+                what = f"{self._key(row)} is already annotated"
                 self._report("duplicate-annotation", entry, what, row)
             else:
                 self.result.entries[row] = entry
@@ -187,7 +187,7 @@ class _Matcher:
     def _settle(self, row: int, claimants: list[tuple[Entry, str]], bare: bool) -> None:
         if row in self.result.entries:
             for entry, name in claimants:
-                taken = f"{self._key(row)} has an annotation that names it better"
+                taken = f"{self._key(row)} has an annotation with a closer name"
                 same = plain(tidy(name)) == plain(self._pictures[row].relative)
                 if same or (bare and not is_picture_name(name)):
                     self._report("duplicate-annotation", entry, taken, row)
@@ -197,17 +197,17 @@ class _Matcher:
         elif len({tidy(name) for _, name in claimants}) == 1:
             self.result.entries[row] = claimants[0][0]
             for entry, _ in claimants[1:]:
-                what = f"{self._key(row)} is annotated already"
+                what = f"{self._key(row)} is already annotated"
                 self._report("duplicate-annotation", entry, what, row)
         else:
             for entry, name in claimants:
                 others = f"{shown(name)} and {len(claimants) - 1} other names"
-                what = f"{others} could mean {self._key(row)}"
+                what = f"{others} matches {self._key(row)}"
                 self._report("ambiguous-name", entry, what, row)
 
     def _ambiguous(self, entry: Entry, name: str, rows: list[int]) -> None:
         keys = ", ".join(self._key(row) for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
-        what = f"{shown(name)} could mean {len(rows)} pictures: {keys}"
+        what = f"{shown(name)} matches {len(rows)} pictures: {keys}"
         self._report("ambiguous-name", entry, what, None)
 
     def _report(self, kind: str, entry: Entry, what: str, row: int | None) -> None:
@@ -220,7 +220,7 @@ class _Matcher:
 
 
 def _readings(picture: FoundFile) -> list[str]:
-    """The names a picture goes by: its path; if that is no UTF-8, its Latin-1 reading too."""
+    """Return the names of a picture: its path and, if that is not UTF-8, its Latin-1 reading."""
     path = picture.relative
     try:
         path.encode()

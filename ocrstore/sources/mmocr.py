@@ -23,7 +23,7 @@ class Mmocr(Dialect):
         return isinstance(file.document().get("data_list"), list)
 
     def entries(self, file: AnnotationFile) -> Iterator[Entry | Flaw]:
-        """Give one entry per element of `data_list`."""
+        """Yield one entry per element of `data_list`."""
         document, flaws = whole_document(file)
         yield from map(for_file, flaws)
         for i, record in enumerate(need(document, "data_list", list, where=file.shown)):
@@ -35,7 +35,7 @@ class Mmocr(Dialect):
                 yield Entry(names=(name,), record=record, where=where)
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
-        """Give the polygon of each instance, or its box where it has no polygon."""
+        """Yield the polygon of each instance, or its box where it has no polygon."""
         for i, instance in enumerate(need(entry.record, "instances", list, where=entry.where)):
             yield self._region(instance, f"{entry.where} instances[{i}]")
 

@@ -36,7 +36,7 @@ class Paddle(Dialect):
         return bool(path and tab) and payload.lstrip().startswith("[") and '"points"' in file.head
 
     def entries(self, file: AnnotationFile) -> Iterator[Entry | Flaw]:
-        """Give one entry per line; its JSON is parsed later."""
+        """Yield one entry per line; its JSON is parsed later."""
         text, flaw = file.text()
         if flaw:
             yield flaw

@@ -1,6 +1,6 @@
-"""The files below a folder: which are pictures, which are not, and what is odd about them.
+"""List the files below a folder: pictures, other files, and what is odd about them.
 
-Hides the walk: links are followed, every real folder is entered once, hidden names are passed over.
+Links are followed, every real folder is entered once, hidden files are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ocrstore.keys import key_of, shown
 PICTURE_SUFFIXES = frozenset(
     ".jpg .jpeg .jpe .jfif .png .webp .bmp .dib .tif .tiff .gif".split()  # noqa: SIM905 - readable
 )
-"""File name endings, in lower case, that make a file a picture; the content decides the format."""
+"""Lower-case suffixes that make a file a picture; its content decides the format."""
 
 _JUNK = frozenset({"thumbs.db", "desktop.ini", "__macosx"})  # what systems leave; treated as hidden
 
@@ -39,7 +39,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What lies below a folder, each in the order of its key."""
+    """The files below a folder, in the order of their keys."""
 
     pictures: tuple[FoundFile, ...]
     others: tuple[FoundFile, ...]
@@ -47,15 +47,17 @@ class Listing:
 
 
 def is_picture_name(name: str) -> bool:
-    """Whether a file of this name counts as a picture."""
+    """Return whether a file name has the suffix of a picture."""
     return os.path.splitext(name)[1].lower() in PICTURE_SUFFIXES  # noqa: PTH122 - names, not paths
 
 
 def list_folder(root: Path) -> Listing:
-    """List every file below `root`; raise SourceError if `root` is no folder that can be listed."""
+    """List every file below `root`; raise SourceError if `root` cannot be listed."""
     if not root.is_dir():
         found = "a file" if root.exists() else "nothing"
-        raise SourceError(f"{shown(root)}: expected a folder, found {found}; name the folder")
+        raise SourceError(
+            f"{shown(root)}: expected a folder, found {found}; give the folder of the pictures"
+        )
     walk = _Walk()
     walk.enter(os.fspath(root), "")
     # links to folders come last, so that a real folder goes by its real name
@@ -66,7 +68,7 @@ def list_folder(root: Path) -> Listing:
     walk.files.sort(key=lambda file: file.key)
     if walk.hidden:
         sample = ", ".join(shown(name) for name in sorted(walk.hidden)[:3])
-        message = f"{len(walk.hidden)} hidden files with picture endings passed over: {sample}"
+        message = f"{len(walk.hidden)} hidden files with picture endings skipped: {sample}"
         walk.problems.append(Problem("hidden-files", message))
     return Listing(
         pictures=tuple(file for file in walk.files if is_picture_name(file.relative)),
@@ -84,7 +86,7 @@ class _Walk:
         self._entered: dict[tuple[int, int], str] = {}
 
     def enter(self, path: str, relative: str) -> None:
-        """List one folder and the real folders below it; links to folders are put off."""
+        """List one folder and the real folders below it; links to folders come later."""
         waiting = [(path, relative)]
         while waiting:
             path, relative = waiting.pop()
@@ -120,7 +122,7 @@ class _Walk:
                 return
             mode = entry.stat().st_mode
         except OSError as exc:
-            what = "a link that leads nowhere" if entry.is_symlink() else "cannot be looked at"
+            what = "a dangling link" if entry.is_symlink() else "cannot be looked at"
             message = f"{shown(inner)}: {what}: {exc.strerror}"
             self.problems.append(Problem("broken-link", message))
             return
@@ -136,7 +138,7 @@ class _Walk:
 def collisions(
     pictures: Iterable[FoundFile], *, plain: Callable[[str], str], folded: Callable[[str], str]
 ) -> list[Problem]:
-    """Report pictures whose names are one by Unicode form (`plain`), case (`folded`) or folder."""
+    """Report pictures whose names differ only by Unicode form, case or folder."""
     problems: list[Problem] = []
     by_form: dict[str, list[str]] = {}
     by_case: dict[str, dict[str, str]] = {}

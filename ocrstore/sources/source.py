@@ -1,4 +1,4 @@
-"""A source: pictures and annotations brought together, opened cheaply, read sample by sample."""
+"""A source: pictures with their annotations, cheap to open, read sample by sample."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from ocrstore.sources.validate import judge
 class Source:
     """Pictures with their annotations, in the order of their keys; made by `open_source`.
 
-    Knows from opening which pictures there are and which annotations found none. Files that speak
-    of one picture are read when its sample is asked for, each time anew. Picklable; holds no open
-    files; may be read from several threads.
+    The list of pictures, and annotations without a picture, are known from opening. A file about
+    one picture is read whenever its sample is. Picklable; keeps no file open; thread-safe.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Source:
         if entry is None:
             problems: tuple[Problem, ...] = ()
             if self.annotation_files:
-                message = f"{shown(picture.key)}: no annotation speaks of it"
+                message = f"{shown(picture.key)}: no annotation for this picture"
                 problems = (Problem("no-annotation", message, key=picture.key),)
             return SourceSample(picture.key, picture.path, annotated=False, problems=problems)
         key, where = picture.key, entry.where
@@ -102,9 +101,9 @@ def open_source(
 ) -> Source:
     """Open a folder of pictures with its annotations.
 
-    `annotations` is a file or a folder; without it they are looked for beside the pictures and
-    beside the images folder. `format` names the dialect; without it the files are looked at. Raises
-    SourceError when there is no picture, no such file, or not exactly one answer.
+    `annotations` is a file or a folder; without it they are searched beside the pictures and
+    beside the images folder. `format` names the dialect; without it the files are inspected. Raises
+    SourceError when there is no picture, no such file, or the dialect is not clear.
     """
     root = Path(images)
     listing = list_folder(root)
@@ -113,7 +112,7 @@ def open_source(
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(reasons.items()))
         raise SourceError(
             f"{shown(root)}: no picture in it ({len(listing.others)} other files"
-            f"{', ' + told if told else ''}); name the folder of the pictures"
+            f"{', ' + told if told else ''}); give the folder that holds the pictures"
         )
     place = None if annotations is None else Path(annotations)
     found = find(root, listing, annotations=place, format=format)
@@ -157,33 +156,33 @@ def _read(found: Found) -> tuple[list[Entry], list[Problem]]:
 
 
 def _unrelated(found: Found, root: Path, entries: list[Entry], matches: Matches) -> Found:
-    """Refuse annotations that name none of the pictures; pass over those that were only found."""
+    """Refuse annotations that name none of the pictures; skip them if nobody asked for them."""
     first = matches.problems[0].message if matches.problems else entries[0].where
     if found.named:
         raise SourceError(
             f"none of the {len(entries)} {found.dialect.name} annotations names a picture in "
             f"{shown(root)}; the first: {first}. Name the folder their names start from"
         )
-    how = f"{found.dialect.name} annotations {found.how} name none of the pictures; passed over"
+    how = f"{found.dialect.name} annotations {found.how} name none of the pictures; skipped"
     return Found(get_dialect("folder"), how=how)
 
 
 def _passed_over(listing: Listing, found: Found) -> Iterator[Problem]:
-    """Report the files, among pictures and among annotations, that are neither."""
+    """Report files that are neither pictures nor annotations."""
     used = {os.fspath(file.path) for file in found.files}
     left = [file for file in listing.others if os.fspath(file.path) not in used]
     if left:  # the same file may have been named by another path; costly, so only for these
         real = {os.path.realpath(path) for path in used}
         left = [file for file in left if os.path.realpath(file.path) not in real]
     for file in left:
-        message = f"{shown(file.key)}: not a picture, by its ending; passed over"
+        message = f"{shown(file.key)}: not a picture, by its ending; skipped"
         yield Problem("not-a-picture", message)
     if found.listing is None or found.listing is listing:
         return
     among = {os.path.realpath(file.path) for file in left} if left else set()
     for file in found.listing.others:
         if os.fspath(file.path) not in used and os.path.realpath(file.path) not in among:
-            message = f"{shown(file.path)}: not read as {found.dialect.name}; passed over"
+            message = f"{shown(file.path)}: not read as {found.dialect.name}; skipped"
             yield Problem("not-an-annotation", message)
     told = set(listing.problems)
     yield from (p for p in found.listing.problems if p.kind != "hidden-files" and p not in told)

@@ -1,4 +1,4 @@
-"""From a region as a source gave it to a polygon, or to the reason why there is none."""
+"""Validate regions: each becomes a polygon, or a problem that says why not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _RejectedError(Exception):
 def judge(
     regions: Iterable[Region | Flaw], *, key: str, where: str
 ) -> tuple[list[Polygon], list[Problem]]:
-    """Check the regions of one sample, in order; every one becomes a polygon or a problem."""
+    """Validate the regions of one sample; each becomes a polygon or a problem."""
     polygons: list[Polygon] = []
     problems: list[Problem] = []
     position = 0
@@ -60,12 +60,12 @@ def judge(
 
 
 def box_points(left: object, top: object, right: object, bottom: object) -> list[list[object]]:
-    """The four corners of an upright box, clockwise from the top left; numbers are not checked."""
+    """Return the corners of a box, clockwise from the top left; numbers are not checked."""
     return [[left, top], [right, top], [right, bottom], [left, bottom]]
 
 
 def box_region_points(box: object, *, sides: bool) -> list[list[object]] | str:
-    """Corners of [x, y, width, height] (`sides`) or [x1, y1, x2, y2]; else what is wrong."""
+    """Return the corners of x, y, width, height (`sides`) or x1, y1, x2, y2; or what is wrong."""
     if not isinstance(box, list | tuple) or len(box) != 4:
         return f"a box is four numbers, found {brief(box)}"
     if not all(_is_number(value) for value in box):

@@ -26,14 +26,14 @@ class Words(Dialect):
         return any(isinstance(v, dict) and "words" in v for v in list(images.values())[:100])
 
     def entries(self, file: AnnotationFile) -> Iterator[Entry | Flaw]:
-        """Give one entry per picture name."""
+        """Yield one entry per picture name."""
         document, flaws = whole_document(file)
         yield from map(for_file, flaws)
         for name, record in need(document, "images", dict, where=file.shown).items():
             yield Entry(names=(name,), record=record, where=f"{file.shown}[{name!a}]")
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
-        """Give the words in the order of the file."""
+        """Yield the words in the order of the file."""
         words = need(entry.record, "words", (dict, list), where=entry.where)
         pairs = words.items() if isinstance(words, dict) else enumerate(words)
         for word_id, word in pairs:

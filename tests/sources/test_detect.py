@@ -180,7 +180,7 @@ def test_not_recognised(make):
     [
         (
             {"format": "nonsense"},
-            "no dialect is named 'nonsense'; --format knows coco, cocotext",
+            "unknown dialect 'nonsense'; --format takes coco, cocotext",
         ),
         ({"annotations": "gone.json"}, r"gone\.json: no such file or folder"),
         ({"format": "coco"}, r"no annotations found that --format coco reads"),
