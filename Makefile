@@ -6,12 +6,13 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 SUITE ?=
 
-.PHONY: help setup bench-setup demo check format test coverage bench bench-quick clean
+.PHONY: help setup bench-setup demo check format test docs coverage bench bench-quick clean
 
 help:
 	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train, eval, predict"
 	@echo "make check       ruff, formatting, mypy --strict"
 	@echo "make test        the whole test suite"
+	@echo "make docs        the documentation as a web site, in site/"
 	@echo "make coverage    the test suite with branch coverage of ocrstore/format"
 	@echo "make bench       all benchmarks under tools/ (hours), with docs/benchmarks.md and its plots"
 	@echo "make bench-quick the comparison with others, in five minutes, into .bench/quick"
@@ -39,6 +40,11 @@ format: setup
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+docs: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs site
+	@echo "site/index.html"
+
 coverage: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
 
@@ -62,4 +68,4 @@ bench-setup: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench build dist site
