@@ -247,7 +247,7 @@ def test_imports_and_works_without_posix(quick_path):
     """A whole process without fcntl, fork and fdatasync imports, writes, changes and reads."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", WITHOUT, str(quick_path / "store.ocrs")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -82,15 +82,13 @@ def test_a_pickled_store_is_the_one_that_was_pickled(make_store):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permission bits are of POSIX")
-def test_a_reader_without_rights(quick_path, make_store, run_driver):
+def test_a_reader_without_rights(public_path, make_store, run_driver):
     """A 0444 file in a 0555 folder can be read; writing is refused clearly; nothing is left."""
-    folder = quick_path / "read-only"
+    folder = public_path / "read-only"
     folder.mkdir()
     path = folder / "store.ocrs"
     shutil.copyfile(make_store(samples=3), path)
     content, listing = path.read_bytes(), sorted(folder.iterdir())
-    for parent in (quick_path, quick_path.parent):
-        parent.chmod(0o755)  # nobody may look into it
     path.chmod(0o444)
     folder.chmod(0o555)
     try:
@@ -133,7 +131,7 @@ def test_reading_opens_nothing_for_writing(make_store):
     before = path.stat()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", READ_ONLY, str(path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -148,6 +146,7 @@ def _counts():
 
 
 @LINUX
+@pytest.mark.slow
 def test_ten_thousand_opens_leak_nothing(tmp_path):
     """10,000 times open, read, close: no descriptor, no mapping, no memory stays."""
     path = tmp_path / "store.ocrs"

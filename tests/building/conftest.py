@@ -104,7 +104,7 @@ def cli():
             capture_output=True,
             encoding="utf-8",
             env=environment,
-            timeout=100,
+            timeout=300,
             **options,
         )
         if code is not None:

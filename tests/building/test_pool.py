@@ -16,8 +16,7 @@ from ocrstore.errors import OCRStoreError
 from ocrstore.recipe import Recipe
 from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import open_source
-
-from .conftest import SIZE, draw, encode
+from tests.building.conftest import SIZE, draw, encode
 
 JOB = Job((View("v", Recipe.make(size=SIZE), default=True),))
 CRASHING = """

@@ -13,9 +13,8 @@ import ocrstore
 from ocrstore.building.build import build
 from ocrstore.building.check_source import check_source
 from ocrstore.errors import WorkerDiedError
-
-from .conftest import REPOSITORY, SIZE, draw, encode, kinds
-from .interrupting import GROUP, SMALL, fresh, go_on, run_child
+from tests.building.conftest import REPOSITORY, SIZE, draw, encode, kinds
+from tests.building.interrupting import GROUP, SMALL, fresh, go_on, run_child
 
 COUNT = 150
 
@@ -85,7 +84,7 @@ def test_ctrl_c_on_the_command_line(many):
         capture_output=True,
         encoding="utf-8",
         start_new_session=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 130 and "goes on where this one stopped" in done.stderr
     assert go_on(many).resumed == GROUP

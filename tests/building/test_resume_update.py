@@ -21,9 +21,8 @@ from ocrstore.format.layout import extent_key
 from ocrstore.format.pages import PageReader
 from ocrstore.format.publication import partial_path
 from ocrstore.format.unfinished import find_unfinished
-
-from .conftest import SIZE, Dataset, draw, encode, kinds
-from .interrupting import ADD_VIEW, GROUP, SMALL, fresh, go_on, run_child
+from tests.building.conftest import SIZE, Dataset, draw, encode, kinds
+from tests.building.interrupting import ADD_VIEW, GROUP, SMALL, fresh, go_on, run_child
 
 OLD, NEW, CHANGED, REMOVED = 30, 140, 8, 3
 WORK = NEW + CHANGED

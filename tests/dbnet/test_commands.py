@@ -329,6 +329,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # three interpreters that import Lightning
 def test_two_processes_train_one_network(drawn_folder, tmp_path):
     """DDP over gloo: equal weights and statistics, every validation picture counted once.

@@ -21,9 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import operations
-
 from ocrstore.format import bulk, environment, writer
+from tests.drivers import operations
 
 MODES = {"before": 1, "halfway": 2}
 
@@ -149,7 +148,7 @@ def any_time(folder: Path, operation: str, *, rounds: int) -> Counter[str]:
     random = Random(operation)
     drawn = [2 + int(calls * (part + random.random()) / rounds) for part in range(rounds)]
     counts: Counter[str] = Counter()
-    # two runs may differ by some calls of a thread, hardly by all of them: the last one gets through
+    # two runs differ by a few calls of a thread at most: the last position is never reached
     for number, position in enumerate((1, *drawn, 2 * calls)):
         work = folder / f"{number}"
         shutil.copytree(template, work)

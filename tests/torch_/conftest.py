@@ -1,18 +1,14 @@
 """Torch on one thread, and one small store that all tests read."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 # after an error in a worker torch waits this long (5 s) for it to end; nothing here needs that
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
-sys.path.insert(0, str(Path(__file__).parent))  # for `making`, also in spawned workers
 
-from columns import column, options  # noqa: E402, F401  # fixtures
-from making import make_store  # noqa: E402
+from tests.torch_.columns import column, options  # noqa: E402, F401  # fixtures
+from tests.torch_.making import make_store  # noqa: E402
 
 
 @pytest.fixture(scope="session")

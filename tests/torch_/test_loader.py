@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import make_store
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -27,6 +26,7 @@ import ocrstore
 from ocrstore.torch import Batch, OCRStoreDataset, Sample
 from ocrstore.torch.residency import cached_pages, is_cached
 from ocrstore.torch.view import _open_views
+from tests.torch_.making import make_store
 
 # torch warns where workers outnumber cores: some tests are about just that
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -137,7 +137,7 @@ def test_a_process_ends_with_one_still_open(store_path):
         "print('done')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
@@ -337,6 +337,7 @@ def test_a_transfer_waits_for_what_it_must(store_path, monkeypatch):
     assert transfer.finish(transfer.begin({"a": torch.ones(2)}))["a"].tolist() == [1, 1]
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_batches_arrive_on_a_gpu(store_path):
     """On a real device: equal to the file's bytes in every epoch, channels last."""
