@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import shutil
 import signal
 import subprocess
@@ -48,6 +49,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("skipped")
         for (reason, kind), count in sorted(counts.items()):
             terminalreporter.line(f"{count:6} {kind + 's' * (count > 1):15} {reason}")
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Seed the global generators, so that no test depends on those before it."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture

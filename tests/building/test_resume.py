@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 
-import psutil
 import pytest
 
 import ocrstore
@@ -156,27 +155,27 @@ def test_a_full_disk(many):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_a_killed_worker(many):
+def test_a_killed_worker(many, children):
     """A worker that is killed from outside ends the build with an error that says how to go on."""
 
     def kill(now):
         if now.done == 80:
-            psutil.Process().children()[0].kill()
+            children()[0].kill()
 
     with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on.*--workers"):
         go_on(many, workers=2, progress=kill)
-    assert not many.store.exists() and not psutil.Process().children()
+    assert not many.store.exists() and not children()
     report = go_on(many)
     assert report.resumed == GROUP and report.fingerprint == fresh(many)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSEGV")
-def test_a_worker_that_crashes_once(many):
+def test_a_worker_that_crashes_once(many, children):
     """A crash is given a second chance by a new worker; nothing is lost."""
 
     def crash(now):
         if now.done == 20:
-            psutil.Process().children()[0].send_signal(signal.SIGSEGV)
+            children()[0].send_signal(signal.SIGSEGV)
 
     report = go_on(many, workers=2, progress=crash)
     assert report.samples == COUNT and report.ok and report.fingerprint == fresh(many)

@@ -6,7 +6,6 @@ import signal
 import sys
 
 import numpy as np
-import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -205,12 +204,12 @@ def test_a_full_disk(changed, prepared):
 
 
 @NEEDS_KILL
-def test_a_killed_worker(changed, prepared):
+def test_a_killed_worker(changed, prepared, children):
     """A worker that is killed from outside ends the update with an error that says how to go on."""
 
     def kill(now):
         if now.done == 80:
-            psutil.Process().children()[0].kill()
+            children()[0].kill()
 
     with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on"):
         go_on(changed, workers=2, progress=kill)

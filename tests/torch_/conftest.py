@@ -1,5 +1,7 @@
 """Torch on one thread, and one small store that all tests read."""
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -23,3 +25,18 @@ def other_path(tmp_path_factory):
     return make_store(
         tmp_path_factory.mktemp("stores") / "other.ocrs", samples=7, seed=11, prefix="other"
     )
+
+
+@pytest.fixture
+def shared_files():
+    """List the inodes of shared memory that the test has mapped; other tests may hold theirs."""
+
+    def mapped():
+        maps = Path("/proc/self/maps")
+        lines = maps.read_text().splitlines() if maps.exists() else ()
+        return {
+            line.split()[4] for line in lines if "/torch_" in line or "ocrstore-batches" in line
+        }
+
+    before = mapped()
+    return lambda: mapped() - before
