@@ -121,7 +121,7 @@ def running(path, *, predictions=None):
     thread.start()
     yield Client(viewer)
     viewer.stop()
-    thread.join(20)
+    thread.join(300)
     assert not thread.is_alive()
 
 
