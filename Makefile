@@ -2,17 +2,23 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# EXTRAS=dev is enough where there is no torch: what needs it is skipped
+EXTRAS ?= dev,torch,lightning
+COMMA := ,
+STAMP := $(VENV)/.installed-$(subst $(COMMA),-,$(EXTRAS))
 WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SUITE ?=
 
-.PHONY: help setup bench-setup demo check format test docs coverage bench bench-quick clean
+.PHONY: help setup bench-setup demo check format test test-slow test-gpu docs coverage bench bench-quick clean
 
 help:
 	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train, eval, predict"
 	@echo "make check       ruff, formatting, mypy --strict"
-	@echo "make test        the whole test suite"
 	@echo "make docs        the documentation as a web site, in site/"
+	@echo "make test        the quick test suite; EXTRAS=dev where there is no torch"
+	@echo "make test-slow   the long tests: browsers, compiled networks, several processes"
+	@echo "make test-gpu    the tests that need a GPU"
 	@echo "make coverage    the test suite with branch coverage of ocrstore/format"
 	@echo "make bench       all benchmarks under tools/ (hours), with docs/benchmarks.md and its plots"
 	@echo "make bench-quick the comparison with others, in five minutes, into .bench/quick"
@@ -22,7 +28,7 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,torch,lightning]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
 	@touch $(STAMP)
 
 demo: setup
@@ -38,7 +44,13 @@ format: setup
 	$(BIN)/ruff format .
 
 test: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(PYTEST) -m "not slow and not gpu"
+
+test-slow: setup
+	$(PYTEST) -m "slow and not gpu"
+
+test-gpu: setup
+	$(PYTEST) -n 0 -m gpu
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
@@ -46,7 +58,7 @@ docs: setup
 	@echo "site/index.html"
 
 coverage: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
+	$(PYTEST) tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
 
 # each prints its table and goes on even where a target is missed; quiet machines give better figures.
 # The comparison with others comes last; SUITE=--resume goes on with it where it was stopped

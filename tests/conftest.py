@@ -1,14 +1,18 @@
-"""What the tests of several dangers share: a small store, a folder in memory, a driver's run."""
+"""What tests of several areas share, and the table of skipped tests at the end of a run."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,28 @@ settings.load_profile("same")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # started in the background by a script: programs started from here would never see a Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print one line per reason for which tests, whole files or folders were skipped."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for report in terminalreporter.stats.get("skipped", ()):
+        _, _, reason = report.longrepr
+        kind = "test" if "::" in report.nodeid else "file or folder"
+        counts[reason.removeprefix("Skipped: "), kind] += 1
+    if counts:
+        terminalreporter.section("skipped")
+        for (reason, kind), count in sorted(counts.items()):
+            terminalreporter.line(f"{count:6} {kind + 's' * (count > 1):15} {reason}")
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Seed the global generators, so that no test depends on those before it."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture
@@ -73,13 +99,59 @@ def quick_path(memory_folder: Path) -> Path:
 
 
 @pytest.fixture
+def public_path(quick_path: Path) -> Path:
+    """Return a new folder that every user may look into."""
+    for folder in (quick_path.parent, quick_path):
+        folder.chmod(0o755)
+    return quick_path
+
+
+@pytest.fixture
+def as_nobody() -> Callable[[Callable[[], Any]], Any]:
+    """Return a function that calls another in a child process without the rights of root.
+
+    What is called returns something that can be pickled, or raises it. It must have imported what
+    it needs: the child may not be allowed to read Python's files.
+    """
+    if not hasattr(os, "setuid"):
+        pytest.skip("permission bits are of POSIX")
+
+    def call(function: Callable[[], Any]) -> Any:
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+            child = os.fork()
+        if child == 0:
+            try:
+                if os.getuid() == 0:
+                    os.setgroups([])
+                    os.setgid(65534)
+                    os.setuid(65534)
+                answer = (True, function())
+            except BaseException as exc:
+                answer = (False, exc)
+            with os.fdopen(writing, "wb") as file:
+                pickle.dump(answer, file)
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as file:
+            returned, answer = pickle.load(file)
+        os.waitpid(child, 0)
+        if returned:
+            return answer
+        raise answer
+
+    return call
+
+
+@pytest.fixture
 def run_driver() -> Callable[..., list[Any]]:
     """Return a function that runs a script of tests/drivers and returns its lines of JSON."""
 
     def run(name: str, *arguments: object, **variables: str) -> list[Any]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
         command = [sys.executable, str(ROOT / "tests" / "drivers" / name), *map(str, arguments)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, done.stderr + done.stdout
         return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -89,7 +89,7 @@ def _bytes_of_run(folder, name, *, junk, seed, epoch):
         environment["SOURCE_DATE_EPOCH"] = epoch
     root = str(Path(__file__).parent.parent)
     command = [sys.executable, "-c", SCRIPT, root, str(folder / name), str(junk)]
-    subprocess.run(command, env=environment, check=True, timeout=60)
+    subprocess.run(command, env=environment, check=True, timeout=300)
     return (folder / name).read_bytes()
 
 

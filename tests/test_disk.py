@@ -345,8 +345,9 @@ def test_a_reader_keeps_what_it_opened(quick_path, change):
 @pytest.mark.parametrize("change", ["append", "compact", "create"])
 def test_opening_beside_a_busy_writer(run_driver, quick_path, change):
     """Opened in a loop while a writer changes it in a loop, a store is always one whole state."""
-    (counts,) = run_driver("race.py", quick_path, change, 0.7)
-    assert counts["opened"] > 0
+    (counts,) = run_driver("race.py", quick_path, change)
+    assert counts["opened"] >= 100
+    assert counts["states"] >= 5
 
 
 # -- compact

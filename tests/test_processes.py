@@ -82,15 +82,13 @@ def test_a_pickled_store_is_the_one_that_was_pickled(make_store):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permission bits are of POSIX")
-def test_a_reader_without_rights(quick_path, make_store, run_driver):
+def test_a_reader_without_rights(public_path, make_store, run_driver):
     """A 0444 file in a 0555 folder can be read; writing is refused clearly; nothing is left."""
-    folder = quick_path / "read-only"
+    folder = public_path / "read-only"
     folder.mkdir()
     path = folder / "store.ocrs"
     shutil.copyfile(make_store(samples=3), path)
     content, listing = path.read_bytes(), sorted(folder.iterdir())
-    for parent in (quick_path, quick_path.parent):
-        parent.chmod(0o755)  # nobody may look into it
     path.chmod(0o444)
     folder.chmod(0o555)
     try:
@@ -133,21 +131,23 @@ def test_reading_opens_nothing_for_writing(make_store):
     before = path.stat()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", READ_ONLY, str(path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def _counts():
+def _counts(path):
+    """Count open files, mappings of a store, and KiB of this process' own memory."""
     gc.collect()
     status = Path("/proc/self/status").read_text()
     anonymous = int(status.split("RssAnon:")[1].split()[0])
-    maps = Path("/proc/self/maps").read_text().count("store.ocrs")
+    maps = Path("/proc/self/maps").read_text().count(str(path))
     return len(list(Path("/proc/self/fd").iterdir())), maps, anonymous
 
 
 @LINUX
+@pytest.mark.slow
 def test_ten_thousand_opens_leak_nothing(tmp_path):
     """10,000 times open, read, close: no descriptor, no mapping, no memory stays."""
     path = tmp_path / "store.ocrs"
@@ -164,9 +164,9 @@ def test_ten_thousand_opens_leak_nothing(tmp_path):
             assert array[0] == 1
 
     cycle(200)
-    before = _counts()
+    before = _counts(path)
     cycle(10_000)
-    after = _counts()
+    after = _counts(path)
     assert after[:2] == (before[0], 0)
     assert after[2] - before[2] < 4096  # KiB: 400 bytes lost at every open would show
 
@@ -197,9 +197,9 @@ def test_failing_opens_and_writers_leak_nothing(make_store, tmp_path):
                 ocrstore.add_column(path, f"new{number}", ocrstore.Column("uint8"), [[1]] * 2)
 
     cycle(5)
-    before = _counts()
+    before = _counts(path)
     cycle(30)
-    assert _counts()[:2] == before[:2]
+    assert _counts(path)[:2] == before[:2]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -240,7 +240,7 @@ def test_odd_orders_of_closing_do_not_crash(make_store):
     command = [sys.executable, "-X", "faulthandler", "-c", ODD_ORDERS, str(make_store())]
     root = str(Path(__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": root}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,7 @@ def _short(name: str, value: Any) -> str:
         if name.endswith("_hash"):
             text = f"{value:016x}"
         elif name.endswith("_mtime_ns"):
-            text = f"{datetime.fromtimestamp(value / 1e9, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+            text = f"{datetime.fromtimestamp(value / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
         elif name.endswith("_nbytes"):
             text = human_bytes(value)
     return text if len(text) <= 200 else text[:199] + "…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -41,9 +41,9 @@ def history_entry(action: str, generation: int, **counts: int) -> dict[str, Any]
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = (
-        datetime.fromtimestamp(int(epoch), timezone.utc)
+        datetime.fromtimestamp(int(epoch), UTC)
         if re.fullmatch("[0-9]{1,11}", epoch)  # up to the year 5138
-        else datetime.now(timezone.utc)
+        else datetime.now(UTC)
     )
     return {
         "action": action,

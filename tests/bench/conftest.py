@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
 from tools.bench import prepared
 from tools.bench.plan import Cell
 from tools.bench.results import Result

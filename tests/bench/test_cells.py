@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.waiting import once_in
 from tools.bench import accounting, cell, consumers, prepared
 from tools.bench.accounting import Moment
 from tools.bench.peers import limit_memcpy, limit_view, memmap
@@ -104,11 +105,14 @@ def test_the_cache_is_dropped_and_filled(tmp_path):
     """What was dropped is not resident, what was read is; memory file systems cannot drop."""
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
-    share = accounting.drop_from_cache([path])
-    assert share in (0.0, 1.0)
-    accounting.read_into_cache([path])
+    assert once_in(20, lambda: accounting.drop_from_cache([path]) in (0.0, 1.0))
     with path.open("rb") as file:
-        assert accounting._resident(file.fileno(), 1 << 20) == (1 << 20) // 4096
+
+        def fill():
+            accounting.read_into_cache([path])
+            return accounting._resident(file.fileno(), 1 << 20) == (1 << 20) // 4096
+
+        assert once_in(5, fill)
 
 
 @pytest.mark.parametrize("layout", ["planar", "channels last", "rows first", "with gaps"])
@@ -143,12 +147,12 @@ def job(samples, folder, **options):
         "consumer": "copy",
         "least_s": 0.01,
         "slow_s": 0.01,
-        "epoch_s": 5.0,
+        "epoch_s": 500.0,
         **options,
     }
 
 
-@pytest.mark.parametrize("epoch_s", [5.0, 0.0])
+@pytest.mark.parametrize("epoch_s", [500.0, 0.0])
 def test_rate_start_and_cold_give_their_figures(samples, tmp_path, epoch_s):
     """Each kind of cell returns what the tables need, for whole epochs and for parts of them."""
     folder = tmp_path / "built"

@@ -130,7 +130,7 @@ def test_a_cell_tells_what_it_took(load, tmp_path, order):
         [sys.executable, str(BENCH / "scaling" / "cell.py"), json.dumps(cell)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import psutil
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -93,6 +94,13 @@ def dataset(tmp_path):
 
 
 @pytest.fixture
+def children():
+    """List the child processes that a test has started; those of other tests may live on."""
+    before = set(psutil.Process().children())
+    return lambda: [child for child in psutil.Process().children() if child not in before]
+
+
+@pytest.fixture
 def cli():
     """Run a command in a process of its own; returns its result."""
 
@@ -104,7 +112,7 @@ def cli():
             capture_output=True,
             encoding="utf-8",
             env=environment,
-            timeout=100,
+            timeout=300,
             **options,
         )
         if code is not None:

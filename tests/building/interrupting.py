@@ -6,8 +6,7 @@ import sys
 import textwrap
 
 from ocrstore.building.build import build
-
-from .conftest import REPOSITORY, SIZE
+from tests.building.conftest import REPOSITORY, SIZE
 
 GROUP = 64  # samples in a row group
 SMALL = [[[2, 2], [25, 2], [25, 20], [2, 20]]]
@@ -54,7 +53,7 @@ def run_child(dataset, body, *, workers=0, code=None, call=BUILD, before=""):
         capture_output=True,
         encoding="utf-8",
         start_new_session=True,
-        timeout=100,
+        timeout=300,
     )
     if code is not None:
         assert done.returncode == code, done.stderr

@@ -18,8 +18,7 @@ from ocrstore.float16 import to_float16
 from ocrstore.geometry import invert, longest_side, transform_points
 from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
-
-from .conftest import QUADS, SIZE, draw, encode, kinds, with_exif
+from tests.building.conftest import QUADS, SIZE, draw, encode, kinds, with_exif
 
 
 def make(dataset, **options):

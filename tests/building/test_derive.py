@@ -10,8 +10,7 @@ from ocrstore.building.files import SkippedPictureError
 from ocrstore.building.views import View, check_views, stored_views
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.recipe import Recipe
-
-from .conftest import SIZE
+from tests.building.conftest import SIZE
 
 
 def sample(*polygons, **facts):

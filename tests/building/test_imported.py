@@ -9,8 +9,7 @@ from ocrstore.building.check_source import check_source
 from ocrstore.errors import SourceError
 from ocrstore.maps import MapParams, draw_maps
 from ocrstore.recipe import Recipe
-
-from .conftest import SIZE, kinds, write_npz
+from tests.building.conftest import SIZE, kinds, write_npz
 
 SCALE = SIZE / 120
 POLYGONS = [

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from ocrstore.annotation import Problem, SourceSample
@@ -16,8 +15,7 @@ from ocrstore.building.views import View
 from ocrstore.errors import OCRStoreError
 from ocrstore.recipe import Recipe
 from ocrstore.sources import open_source
-
-from .conftest import SIZE, draw, encode
+from tests.building.conftest import SIZE, draw, encode
 
 JOB = Job((View("v", Recipe.make(size=SIZE), default=True),))
 CRASHING = """
@@ -57,7 +55,7 @@ def special(monkeypatch, tmp_path, kind, when="once"):
     return getattr(__import__(name), kind)
 
 
-def test_results_come_in_order_whatever_their_size(dataset):
+def test_results_come_in_order_whatever_their_size(dataset, children):
     """Large and small pictures alternate; the arrays are those of a build in this process."""
     for i in range(30):
         dataset.add(f"{i:03}.png", encode(draw(20 + 150 * (i % 3), 30, seed=i), ".png"))
@@ -72,7 +70,7 @@ def test_results_come_in_order_whatever_their_size(dataset):
             assert str(out.attributes) == str(wanted[out.key].attributes)
         assert seen == [task.sample.key for task in tasks(dataset)]
         assert len(pool.process_ids) == 3
-    assert not psutil.Process().children()
+    assert not children()
 
 
 def test_memory_is_bounded(dataset):
@@ -159,9 +157,9 @@ def test_what_libraries_print_does_not_disturb(dataset, monkeypatch, tmp_path):
         assert [type(out) for _, out in pool.derive_all(work)] == [Derived]
 
 
-def test_a_pool_can_be_left_early(dataset):
+def test_a_pool_can_be_left_early(dataset, children):
     """Leaving in the middle ends the workers."""
     dataset.fill(12)
     with Pool(JOB, workers=2) as pool:
         next(iter(pool.derive_all(tasks(dataset))))
-    assert not psutil.Process().children()
+    assert not children()

@@ -6,16 +6,14 @@ import subprocess
 import sys
 import textwrap
 
-import psutil
 import pytest
 
 import ocrstore
 from ocrstore.building.build import build
 from ocrstore.building.check_source import check_source
 from ocrstore.errors import WorkerDiedError
-
-from .conftest import REPOSITORY, SIZE, draw, encode, kinds
-from .interrupting import GROUP, SMALL, fresh, go_on, run_child
+from tests.building.conftest import REPOSITORY, SIZE, draw, encode, kinds
+from tests.building.interrupting import GROUP, SMALL, fresh, go_on, run_child
 
 COUNT = 150
 
@@ -85,7 +83,7 @@ def test_ctrl_c_on_the_command_line(many):
         capture_output=True,
         encoding="utf-8",
         start_new_session=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 130 and "goes on where this one stopped" in done.stderr
     assert go_on(many).resumed == GROUP
@@ -157,27 +155,27 @@ def test_a_full_disk(many):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_a_killed_worker(many):
+def test_a_killed_worker(many, children):
     """A worker that is killed from outside ends the build with an error that says how to go on."""
 
     def kill(now):
         if now.done == 80:
-            psutil.Process().children()[0].kill()
+            children()[0].kill()
 
     with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on.*--workers"):
         go_on(many, workers=2, progress=kill)
-    assert not many.store.exists() and not psutil.Process().children()
+    assert not many.store.exists() and not children()
     report = go_on(many)
     assert report.resumed == GROUP and report.fingerprint == fresh(many)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSEGV")
-def test_a_worker_that_crashes_once(many):
+def test_a_worker_that_crashes_once(many, children):
     """A crash is given a second chance by a new worker; nothing is lost."""
 
     def crash(now):
         if now.done == 20:
-            psutil.Process().children()[0].send_signal(signal.SIGSEGV)
+            children()[0].send_signal(signal.SIGSEGV)
 
     report = go_on(many, workers=2, progress=crash)
     assert report.samples == COUNT and report.ok and report.fingerprint == fresh(many)

@@ -3,9 +3,11 @@
 import cv2
 import numpy as np
 import pytest
-import torch
 
 from ocrstore.maps import draw_maps
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("lightning")
 
 
 @pytest.fixture(autouse=True)

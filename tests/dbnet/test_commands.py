@@ -329,7 +329,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.timeout(600)  # three interpreters that import Lightning
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # three interpreters that import Lightning
 def test_two_processes_train_one_network(drawn_folder, tmp_path):
     """DDP over gloo: equal weights and statistics, every validation picture counted once.
 
@@ -350,7 +351,7 @@ def test_two_processes_train_one_network(drawn_folder, tmp_path):
         [sys.executable, str(script), str(store), str(out)],
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=1100,
         env={**environment, "HOME": str(tmp_path)},
     )
     assert done.returncode == 0, done.stderr[-3000:]

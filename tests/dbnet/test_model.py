@@ -103,7 +103,8 @@ def test_every_parameter_gets_a_gradient():
 
 # torch's own inductor still uses what torch itself deprecates
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-@pytest.mark.timeout(600)  # half a minute of C++ compilation, much more on a busy machine
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # half a minute of C++ compilation, much more on a busy machine
 def test_compiled_it_gives_the_same():
     """torch.compile of the whole network, without graph breaks, gives the same maps."""
     net = DBNet(TINY).eval()

@@ -1,26 +1,28 @@
 """Kills forked children at every point of an operation, and checks what they leave behind.
 
 Usage: crash.py FOLDER SOURCE, where SOURCE says when: at `calls` of Python functions, `before` or
-`halfway` in system calls (needs faults.c in LD_PRELOAD), or at `random`, from outside. Prints a
-JSON line per operation: how many points there were, and in which states the store was found.
+`halfway` in system calls (needs faults.c in LD_PRELOAD), or at `drawn` ones of all calls that
+Python makes, in any thread. Prints a JSON line per operation: how many points there were, and in
+which states the store was found.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import shutil
 import signal
 import sys
-import time
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import operations
-
 from ocrstore.format import bulk, environment, writer
+from tests.drivers import operations
 
 MODES = {"before": 1, "halfway": 2}
 
@@ -55,6 +57,35 @@ def kill_at_call(position: int) -> None:
         guard(os, name)
 
 
+def kill_at_any_call(position: int) -> Iterator[int]:
+    """Make the process kill itself at the n-th call or return of any function, in any thread."""
+    calls = itertools.count(1)
+
+    def count(*_: object) -> None:
+        if next(calls) == position:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.setprofile(count)
+    sys.setprofile(count)
+    return calls
+
+
+def count_calls(path: Path, operation: str) -> int:
+    """Run the operation in a child that nobody kills; return how many calls it makes."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        calls = kill_at_any_call(0)
+        operations.OPERATIONS[operation](path)
+        os.write(writing, str(next(calls)).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        counted = int(file.read())
+    os.waitpid(child, 0)
+    return counted
+
+
 def run_child(path: Path, operation: str, source: str, position: int) -> bool:
     """Run the operation in a child that is to be killed; return whether it was."""
     child = os.fork()
@@ -63,6 +94,8 @@ def run_child(path: Path, operation: str, source: str, position: int) -> bool:
         try:
             if source == "calls":
                 kill_at_call(position)
+            elif source == "drawn":
+                kill_at_any_call(position)
             else:
                 ctypes.CDLL(None).faults_arm(MODES[source], ctypes.c_long(position), 0)
             operations.OPERATIONS[operation](path)
@@ -107,23 +140,25 @@ def every_point(folder: Path, operation: str, source: str) -> Counter[str]:
     return counts
 
 
-def any_time(folder: Path, operation: str, rounds: int) -> Counter[str]:
-    """Kill one operation from outside, after times drawn at random."""
+def any_time(folder: Path, operation: str, *, rounds: int) -> Counter[str]:
+    """Kill one operation at its first call, at one drawn from each part of it, and at its end."""
     template, before, after = start(folder, operation)
+    shutil.copytree(template, folder / "counted")
+    calls = count_calls(folder / "counted" / "store.ocrs", operation)
     random = Random(operation)
+    drawn = [2 + int(calls * (part + random.random()) / rounds) for part in range(rounds)]
     counts: Counter[str] = Counter()
-    for number in range(rounds):
+    # two runs differ by a few calls of a thread at most: the last position is never reached
+    for number, position in enumerate((1, *drawn, 2 * calls)):
         work = folder / f"{number}"
         shutil.copytree(template, work)
-        child = os.fork()
-        if child == 0:
-            operations.OPERATIONS[operation](work / "store.ocrs")
-            os._exit(0)
-        time.sleep(random.uniform(0, 0.03))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        killed = run_child(work / "store.ocrs", operation, "drawn", position)
         counts["points"] += 1
+        counts["killed at the first call"] += killed and position == 1
+        counts["killed on the way"] += killed and position > 1
+        counts["got through"] += not killed
         counts.update(check_left(work / "store.ocrs", operation, before, after))
+        shutil.rmtree(work)
     return counts
 
 
@@ -142,8 +177,8 @@ def main(folder: Path, source: str) -> None:
     """Go through all operations."""
     for operation in operations.OPERATIONS:
         work = folder / operation
-        if source == "random":
-            counts = any_time(work, operation, rounds=6)
+        if source == "drawn":
+            counts = any_time(work, operation, rounds=8)
         else:
             counts = every_point(work, operation, source)
         print(json.dumps({"operation": operation, **counts}), flush=True)

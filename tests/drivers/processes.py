@@ -42,7 +42,7 @@ def run(kind: str, function: Any, *arguments: Any) -> Any:
     queue = context.Queue()
     process = context.Process(target=answer, args=(queue, function, *arguments))
     process.start()
-    found = queue.get(timeout=60)
+    found = queue.get(timeout=300)
     process.join()
     if process.exitcode != 0:
         raise AssertionError(f"{kind}: exit code {process.exitcode}")

@@ -8,6 +8,8 @@ import sys
 import albumentations as A
 import pytest
 
+pytest.importorskip("torch")
+
 from ocrstore import cli
 from ocrstore.pipeline import to_json
 from ocrstore.profiling.plot import plot_profile

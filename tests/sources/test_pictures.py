@@ -99,24 +99,17 @@ def test_pipe_is_not_opened(make):
     assert keys(listing) == ["a.jpg"] and [p.kind for p in listing.problems] == ["not-a-file"]
 
 
-def test_folder_that_cannot_be_listed(make, monkeypatch):
+def test_folder_that_cannot_be_listed(public_path, as_nobody):
     """A folder without permission is reported, the rest is read."""
-    root = make({"a.jpg": None, "locked/b.jpg": None})
-    if os.name == "posix" and os.geteuid() != 0:
-        (root / "locked").chmod(0)
-    else:  # the superuser may list everything; refuse as the system would
-        real = os.scandir
-
-        def scandir(path):
-            if str(path).endswith("locked"):
-                raise PermissionError(13, "Permission denied", path)
-            return real(path)
-
-        monkeypatch.setattr(os, "scandir", scandir)
+    locked = public_path / "locked"
+    locked.mkdir()
+    for folder in (public_path, locked):
+        (folder / "a.jpg").write_bytes(b"x")
+    locked.chmod(0)
     try:
-        listing = list_folder(root)
+        listing = as_nobody(lambda: list_folder(public_path))
     finally:
-        (root / "locked").chmod(0o755)
+        locked.chmod(0o755)
     assert keys(listing) == ["a.jpg"]
     assert [p.kind for p in listing.problems] == ["unreadable-folder"]
 

@@ -14,11 +14,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from columns import PAGE, ROWS, SHAPE, linux, memory_of, rows_of
-
 from ocrstore.torch import _pagemap, _region, assembly, fares, leases
 from ocrstore.torch._rows import FileHandle, RowLayout
 from ocrstore.torch.memory import ColumnMemory, best_strategy
+from tests.torch_.columns import PAGE, ROWS, SHAPE, linux, memory_of, rows_of
 
 
 def test_a_seeded_storm_of_takes_writes_and_drops_never_shows_a_foreign_byte(column, options):

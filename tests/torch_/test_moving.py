@@ -9,10 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from columns import PAGE, ROWS, linux, memory_of, rows_of
-
 from ocrstore.torch import _region, assembly, fares, leases
 from ocrstore.torch._rows import FileHandle
+from tests.torch_.columns import PAGE, ROWS, linux, memory_of, rows_of
 
 
 @pytest.fixture

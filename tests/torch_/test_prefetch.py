@@ -1,11 +1,11 @@
 """Reading ahead: same batches, bounded, stopped cleanly, and no epoch lost or drawn twice."""
 
 import gc
+import linecache
 import signal
 import subprocess
 import sys
 import threading
-import time
 import types
 from collections import namedtuple
 
@@ -22,6 +22,7 @@ from ocrstore.torch import (
     staging,
 )
 from ocrstore.torch.staging import BlockingTransfer, Resolve, Transfer, move, stage_for, tensors_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -31,12 +32,9 @@ def threads():
     return [t for t in threading.enumerate() if t.name == "ocrstore-prefetch"]
 
 
-def wait_until(condition, seconds=20.0):
-    """Wait for something that another thread does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.002)
+def line_of(frame):
+    """Return the line of code that a frame is at."""
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
 def order(dataset, seed, epoch):
@@ -56,21 +54,23 @@ def no_thread_is_left():
 
 def test_it_is_ahead_by_as_many_batches_as_said():
     """The source is asked for `ahead` batches more than were handed out, and for no more."""
-    asked = []
+    asked, allowed, excess = 0, 3, []
 
     def source():
-        for number in range(10):
-            asked.append(number)
+        nonlocal asked
+        for number in range(100):
+            asked += 1
+            excess.append(max(0, asked - allowed))
             yield number
 
     with Prefetcher(source(), ahead=3) as prefetcher:
-        wait_until(lambda: len(asked) == 3)
-        assert next(prefetcher) == 0
-        wait_until(lambda: len(asked) == 4)
-        time.sleep(0.05)
-        assert len(asked) == 4 and not prefetcher.ended
-        assert list(prefetcher) == list(range(1, 10))
-        assert prefetcher.handed == 10 and prefetcher.waited > 0
+        for number in range(100):
+            wait_until(lambda: asked >= min(3 + prefetcher.handed, 100))
+            assert number > 90 or not prefetcher.ended
+            allowed += 1  # from here on it may ask for one more
+            assert next(prefetcher) == number
+        assert sum(excess) == 0
+        assert prefetcher.handed == 100 and prefetcher.waited > 0
         assert next(prefetcher, "nothing") == "nothing"
     with pytest.raises(ValueError, match="at least one"):
         Prefetcher([], ahead=0)
@@ -109,19 +109,28 @@ def test_ctrl_c_while_waiting_ends_the_thread():
     go_on = threading.Event()
 
     def source():
-        go_on.wait(20)
+        go_on.wait(300)
         yield 1
 
-    prefetcher = Prefetcher(source())
+    def on_interrupt(*_):
+        go_on.set()  # closing waits for the batch that is being made
+        raise KeyboardInterrupt
 
     def interrupt():
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        # closing waits for the batch that is being made; it must not come before the interrupt
-        threading.Timer(0.5, go_on.set).start()
+        main = threading.main_thread().ident
+        wait_until(lambda: "ready.get()" in line_of(sys._current_frames()[main]))
+        signal.pthread_kill(main, signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        threading.Timer(0.5, interrupt).start()
-        next(prefetcher)
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    prefetcher = Prefetcher(source())
+    interrupting = threading.Thread(target=interrupt)
+    try:
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(prefetcher)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        interrupting.join()
     assert not threads()
 
 
@@ -137,7 +146,7 @@ def test_a_process_ends_with_one_still_open(store_path):
         "print('done')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
@@ -337,6 +346,7 @@ def test_a_transfer_waits_for_what_it_must(store_path, monkeypatch):
     assert transfer.finish(transfer.begin({"a": torch.ones(2)}))["a"].tolist() == [1, 1]
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_batches_arrive_on_a_gpu(store_path):
     """On a real device: equal to the file's bytes in every epoch, channels last."""

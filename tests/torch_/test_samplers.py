@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ocrstore.torch import OCRStoreDataset, ResumableSampler, WindowShuffleSampler, sampler_state
+from tests.waiting import wait_until
 
 
 class Grouped:
@@ -167,12 +168,7 @@ def test_windows_keep_the_disk_reading_in_runs():
         window = order[start : start + 24]
         assert len({row // 8 for row in window}) == 3
         assert window != sorted(window)
-    import time
-
-    deadline = time.monotonic() + 10
-    while len(source.asked) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(source.asked) == 4)
     assert sorted(map(tuple, source.asked)) == sorted(
         tuple(sorted(order[a : a + 24])) for a in range(0, 96, 24)
     )

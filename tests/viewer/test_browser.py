@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from .conftest import QUADS, write_store
+from tests.viewer.conftest import QUADS, write_store
 
 selenium = pytest.importorskip("selenium", reason="the browser test needs selenium (extra dev)")
 
@@ -17,6 +17,7 @@ from selenium.webdriver.common.by import By  # the same
 from selenium.webdriver.common.keys import Keys  # the same
 from selenium.webdriver.support.ui import WebDriverWait  # the same
 
+pytestmark = pytest.mark.slow
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless=new",
@@ -46,7 +47,7 @@ def browser(tmp_path_factory):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     running = webdriver.Chrome(options=options, service=Service(driver))
-    running.set_script_timeout(30)
+    running.set_script_timeout(120)
     yield running
     running.quit()
 
@@ -80,7 +81,7 @@ class Page:
                 return condition()
             return False
 
-        return WebDriverWait(self.browser, 20, poll_frequency=0.05).until(check)
+        return WebDriverWait(self.browser, 120, poll_frequency=0.05).until(check)
 
     def press(self, *keys):
         """Press keys where the focus is."""

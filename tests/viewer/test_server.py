@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import ocrstore
-
-from .conftest import QUADS, write_store
+from tests.viewer.conftest import QUADS, write_store
 
 
 def replace(path, **options):
