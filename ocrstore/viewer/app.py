@@ -22,8 +22,8 @@ from ocrstore.errors import (
 )
 from ocrstore.viewer.grammar import FilterError
 from ocrstore.viewer.live import Live
-from ocrstore.viewer.ordering import Query
-from ocrstore.viewer.thumbnails import SIZES
+from ocrstore.viewer.renditions import SIZES
+from ocrstore.viewer.samples import Query
 
 _PICTURE_CACHE = "private, max-age=86400"
 """For pictures, whose addresses name the state of the store that they are of."""
@@ -38,7 +38,7 @@ Endpoint = Callable[[Request], Response]
 
 
 def make_app(live: Live) -> Starlette:
-    """Return the application; who may use it is decided by `access.Guard`."""
+    """Return the application; who may use it is decided by `auth.Guard`."""
     files = _load_files()
 
     def page(request: Request) -> Response:

@@ -10,9 +10,8 @@ from typing import Any
 
 from ocrstore.errors import OCRStoreError
 from ocrstore.store import Store
-from ocrstore.viewer.catalog import Catalog
-from ocrstore.viewer.predictions import read_predictions
-from ocrstore.viewer.scoring import Scores, Tell
+from ocrstore.viewer.predictions import Scores, Tell, read_predictions
+from ocrstore.viewer.samples import Catalog
 
 Signature = tuple[int, int, int, int]
 

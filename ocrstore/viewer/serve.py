@@ -11,8 +11,8 @@ from collections.abc import Callable
 import uvicorn
 
 from ocrstore.errors import OCRStoreError
-from ocrstore.viewer.access import Guard, new_token
 from ocrstore.viewer.app import make_app
+from ocrstore.viewer.auth import Guard, new_token
 from ocrstore.viewer.live import Live
 
 HOST = "127.0.0.1"

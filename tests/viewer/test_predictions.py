@@ -7,8 +7,7 @@ import pytest
 
 import ocrstore
 from ocrstore.errors import SourceError
-from ocrstore.viewer.predictions import read_predictions
-from ocrstore.viewer.scoring import Scores
+from ocrstore.viewer.predictions import Scores, read_predictions
 
 from .conftest import QUADS, write_store
 

@@ -5,9 +5,18 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.viewer.pictures import MAX_SIDE, encode_map, encode_picture
-from ocrstore.viewer.thumbnails import COLOURS, Outline, Thumbnails
-from ocrstore.viewer.views import find_picture, find_views, forward_matrix, picture_size
+from ocrstore.viewer.renditions import (
+    COLOURS,
+    MAX_SIDE,
+    Outline,
+    Thumbnails,
+    encode_map,
+    encode_picture,
+    find_picture,
+    find_views,
+    forward_matrix,
+    picture_size,
+)
 
 
 def decode(data, flags=cv2.IMREAD_UNCHANGED):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ocrstore.viewer.fields import read_fields
 from ocrstore.viewer.filtering import select
 from ocrstore.viewer.grammar import Both, Comparison, FilterError, Literal, Name, Not, parse
-from ocrstore.viewer.ordering import Orderings, Query
+from ocrstore.viewer.samples import Orderings, Query
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_order(opened, fields):
 def test_sql(opened, fields):
     """SQL conditions see the whole index, and nothing else."""
     pytest.importorskip("duckdb", reason="SQL conditions need ocrstore[sql]")
-    from ocrstore.viewer.sql import select_sql
+    from ocrstore.viewer.query import select_sql
 
     def rows(text):
         return select_sql(text, opened, fields).nonzero()[0].tolist()

@@ -1,30 +1,95 @@
-"""One state of a store as the viewer shows it: facts, pages of the grid, one sample in full."""
+"""Describe one state of a store for the page: facts, pages of the grid, one sample in full."""
 
 from __future__ import annotations
 
 import base64
 import math
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ocrstore.errors import UnknownColumnError, UnknownRowError
 from ocrstore.store import Store
-from ocrstore.viewer import sql
-from ocrstore.viewer.fields import read_fields
-from ocrstore.viewer.ordering import Orderings, Query
-from ocrstore.viewer.pictures import encode_map, encode_picture
-from ocrstore.viewer.scoring import Scores, read_truths
-from ocrstore.viewer.thumbnails import Outline, Thumbnails
-from ocrstore.viewer.views import (
+from ocrstore.viewer import query as sql
+from ocrstore.viewer.fields import TEXTS, Fields, read_fields
+from ocrstore.viewer.filtering import select
+from ocrstore.viewer.grammar import FilterError
+from ocrstore.viewer.predictions import Scores, read_truths
+from ocrstore.viewer.query import select_sql
+from ocrstore.viewer.renditions import (
+    Outline,
     ShownView,
+    Thumbnails,
+    encode_map,
+    encode_picture,
     find_picture,
     find_views,
     forward_matrix,
     picture_size,
 )
+
+Rows = npt.NDArray[np.int64]
+_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A filter and an order."""
+
+    filter: str = ""
+    sql: bool = False
+    sort: str = ""
+    descending: bool = False
+
+
+class Orderings:
+    """Answers queries over one state of a store. Threads may share it."""
+
+    def __init__(self, store: Store, fields: Fields) -> None:
+        self._store = store
+        self._fields = fields
+        self._known: OrderedDict[Query, Rows] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, query: Query) -> Rows:
+        """Return the rows that a query shows, in order."""
+        with self._lock:
+            if query in self._known:
+                self._known.move_to_end(query)
+                return self._known[query]
+        found = self._find(query)
+        with self._lock:
+            self._known[query] = found
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    def _find(self, query: Query) -> Rows:
+        text = query.filter.strip()
+        if not text:
+            rows: Rows = np.arange(len(self._store), dtype=np.int64)
+        elif query.sql:
+            rows = np.flatnonzero(select_sql(text, self._store, self._fields))
+        else:
+            rows = np.flatnonzero(select(text, self._fields))
+        if not query.sort or (query.sort == "row" and not query.descending):
+            return rows
+        if query.sort not in self._fields or self._fields[query.sort].kind == TEXTS:
+            raise FilterError(f"cannot sort by {query.sort}; choose another field")
+        values = pc.take(self._fields.array(query.sort), pa.array(rows))
+        direction = "descending" if query.descending else "ascending"
+        # two keys: samples that are alike stay in the order of the store
+        table = pa.table({"value": values, "row": rows})
+        keys = [("value", direction), ("row", "ascending")]
+        order = pc.sort_indices(table, sort_keys=keys)  # what is missing comes last
+        return np.asarray(rows[order.to_numpy()], np.int64)
+
 
 MAX_PAGE = 500
 _PAGE_FIELDS = ("width", "height", "polygons.count", "ignored.true", "hmean")
