@@ -33,6 +33,21 @@ def test_the_token_in_the_address_becomes_a_cookie(client):
     assert "set-cookie" not in client.request("/")[1]
 
 
+FOREIGN_COOKIES = ['prefs={"a":1,"b":[1,2]}', "noequals", "x=é", "", "=", 'q="', "a b=c d", "$Path=/"]
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_COOKIES)
+def test_cookies_of_other_servers_do_not_matter(client, foreign):
+    """Browsers send the cookies of every server on localhost, before and after the viewer's own."""
+    own = f"ocrstore_{client.viewer.port}={client.viewer.token}"
+    stale = f"ocrstore_{client.viewer.port}=stale"
+    for cookie in (f"{foreign}; {own}", f"{own};{foreign}", f"{stale}; {foreign}; {own}"):
+        for encoding in ("latin-1", "utf-8"):
+            headers = {"Cookie": cookie.encode(encoding)}
+            assert client.request("/api/store", headers=headers)[0] == 200, cookie
+    assert client.request("/api/store", headers={"Cookie": foreign.encode()})[0] == 403
+
+
 @pytest.mark.parametrize("path", ["/", "/api/store", "/thumbnail/0", "/static/main.js", "/nothing"])
 def test_nothing_without_the_token(client, path):
     """A missing or wrong token gets a page that says what to do, and no data."""
