@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ocrstore.errors import UnknownColumnError, UnknownRowError
 from ocrstore.store import Store
-from ocrstore.viewer import query as sql
-from ocrstore.viewer.fields import TEXTS, Fields, read_fields
-from ocrstore.viewer.filtering import select
-from ocrstore.viewer.grammar import FilterError
+from ocrstore.viewer.fields import NUMBER, SORTABLE, Fields, read_fields
 from ocrstore.viewer.predictions import Scores, read_truths
-from ocrstore.viewer.query import select_sql
+from ocrstore.viewer.query import Filter, FilterError, Rows
 from ocrstore.viewer.renditions import (
     Outline,
     ShownView,
@@ -34,65 +30,56 @@ from ocrstore.viewer.renditions import (
     picture_size,
 )
 
-Rows = npt.NDArray[np.int64]
+MAX_PAGE = 500
 _KEPT = 16
+_PAGE_FIELDS = ("width", "height", "polygons_count", "ignored_true", "hmean")
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A filter and an order."""
+class Selection:
+    """Which samples are shown, and in which order."""
 
     filter: str = ""
-    sql: bool = False
     sort: str = ""
     descending: bool = False
 
 
-class Orderings:
-    """Answers queries over one state of a store. Threads may share it."""
+class Selector:
+    """Find the rows of a selection; keeps the last results. Threads may share it."""
 
-    def __init__(self, store: Store, fields: Fields) -> None:
-        self._store = store
+    def __init__(self, fields: Fields) -> None:
         self._fields = fields
-        self._known: OrderedDict[Query, Rows] = OrderedDict()
+        self._known: OrderedDict[Selection, Rows] = OrderedDict()
         self._lock = threading.Lock()
+        self.filter = Filter(fields.table())
 
-    def rows(self, query: Query) -> Rows:
-        """Return the rows that a query shows, in order."""
+    def rows(self, selection: Selection) -> Rows:
+        """Return the rows of a selection, in order."""
         with self._lock:
-            if query in self._known:
-                self._known.move_to_end(query)
-                return self._known[query]
-        found = self._find(query)
+            if selection in self._known:
+                self._known.move_to_end(selection)
+                return self._known[selection]
+        found = self._find(selection)
         with self._lock:
-            self._known[query] = found
+            self._known[selection] = found
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return found
 
-    def _find(self, query: Query) -> Rows:
-        text = query.filter.strip()
-        if not text:
-            rows: Rows = np.arange(len(self._store), dtype=np.int64)
-        elif query.sql:
-            rows = np.flatnonzero(select_sql(text, self._store, self._fields))
-        else:
-            rows = np.flatnonzero(select(text, self._fields))
-        if not query.sort or (query.sort == "row" and not query.descending):
+    def _find(self, selection: Selection) -> Rows:
+        sort, text = selection.sort, selection.filter.strip()
+        if sort and (sort not in self._fields or self._fields[sort].kind not in SORTABLE):
+            raise FilterError(f"cannot sort by {sort}; choose another field")
+        rows = self.filter.rows(text) if text else np.arange(len(self._fields.array("row")))
+        if not sort or (sort == "row" and not selection.descending):
             return rows
-        if query.sort not in self._fields or self._fields[query.sort].kind == TEXTS:
-            raise FilterError(f"cannot sort by {query.sort}; choose another field")
-        values = pc.take(self._fields.array(query.sort), pa.array(rows))
-        direction = "descending" if query.descending else "ascending"
-        # two keys: samples that are alike stay in the order of the store
+        values = pc.take(self._fields.array(sort), pa.array(rows))
+        direction = "descending" if selection.descending else "ascending"
+        # two keys: samples with equal values stay in the order of the store
         table = pa.table({"value": values, "row": rows})
         keys = [("value", direction), ("row", "ascending")]
-        order = pc.sort_indices(table, sort_keys=keys)  # what is missing comes last
+        order = pc.sort_indices(table, sort_keys=keys)  # nulls come last
         return np.asarray(rows[order.to_numpy()], np.int64)
-
-
-MAX_PAGE = 500
-_PAGE_FIELDS = ("width", "height", "polygons.count", "ignored.true", "hmean")
 
 
 class Catalog:
@@ -102,7 +89,7 @@ class Catalog:
         self.store = store
         self.scores = scores
         self.fields = read_fields(store, scores.numbers if scores else {})
-        self.orderings = Orderings(store, self.fields)
+        self.selector = Selector(self.fields)
         self.views = find_views(store)
         self.picture = find_picture(store)
         self.thumbnails = Thumbnails(store, self.picture, self.views[0] if self.views else None)
@@ -110,12 +97,16 @@ class Catalog:
         self.state = f"{store.fingerprint[:12]}.{store.generation}.{mapping.inode:x}"
         """Differs between any two states; part of the addresses of pictures."""
 
+    def close(self) -> None:
+        """End the child processes that run queries."""
+        self.selector.filter.close()
+
     def facts(self) -> dict[str, Any]:
         """Describe the store as a whole."""
         counts = {
             name: int(pc.sum(self.fields.array(field)).as_py() or 0)
-            for name, field in (("polygons", "polygons.count"), ("ignored", "ignored.true"))
-            if field in self.fields
+            for name, field in (("polygons", "polygons_count"), ("ignored", "ignored_true"))
+            if field in self.fields and self.fields[field].kind == NUMBER
         }
         path = str(self.store.path)
         return {
@@ -128,7 +119,8 @@ class Catalog:
             "generation": self.store.generation,
             **counts,
             "fields": [
-                {"name": f.name, "kind": f.kind} for f in map(self.fields.get, self.fields) if f
+                {"name": f.name, "kind": f.kind, "sortable": f.kind in SORTABLE}
+                for f in self.fields.values()
             ],
             "picture": self.picture is not None,
             "thumbnails": self.thumbnails.column is not None,
@@ -136,18 +128,18 @@ class Catalog:
                 {"name": view.name, "tensor": "tensor" in view.columns, "maps": view.maps}
                 for view in self.views
             ],
-            "sql": sql.is_available(),
             "predictions": self.scores.to_json() if self.scores else None,
         }
 
-    def page(self, query: Query, start: int, count: int) -> dict[str, Any]:
+    def page(self, selection: Selection, start: int, count: int) -> dict[str, Any]:
         """Return what the grid shows of some samples, as columns."""
-        rows = self.orderings.rows(query)
+        rows = self.selector.rows(selection)
         shown = rows[max(0, start) : max(0, start) + min(count, MAX_PAGE)]
         taken = pa.array(shown)
         page: dict[str, Any] = {
             "state": self.state,
             "total": len(rows),
+            "sql": self.selector.filter.is_sql(selection.filter),
             "start": max(0, start),
             "rows": shown.tolist(),
             "keys": pc.take(self.fields.array("key"), taken).to_pylist(),
@@ -155,13 +147,13 @@ class Catalog:
         for name in _PAGE_FIELDS:
             if name in self.fields:
                 page[name] = plain(pc.take(self.fields.array(name), taken).to_pylist())
-        if query.sort in self.fields:
-            page["value"] = plain(pc.take(self.fields.array(query.sort), taken).to_pylist())
+        if selection.sort in self.fields:
+            page["value"] = plain(pc.take(self.fields.array(selection.sort), taken).to_pylist())
         return page
 
-    def position(self, query: Query, row: int) -> int | None:
+    def position(self, selection: Selection, row: int) -> int | None:
         """Return where in a query's answer a row stands."""
-        found = np.flatnonzero(self.orderings.rows(query) == row)
+        found = np.flatnonzero(self.selector.rows(selection) == row)
         return int(found[0]) if len(found) else None
 
     def check_row(self, row: int) -> int:

@@ -211,13 +211,17 @@ def test_zooms_and_pans(page):
 
 
 def test_filters_and_sorts(page):
-    """The grid follows; a filter that is wrong says where; nothing found says so."""
-    page.filter("polygons.count >= 3")
+    """The grid follows words and SQL; a filter that is wrong says where; nothing found says so."""
+    page.filter("TOTAL img_1")
+    page.wait(lambda: page.keys() == ["img_10.jpg", "img_11.jpg"])
+    assert page.one("#mode").text == "words"
+    page.filter("polygons_count >= 3")
     page.wait(lambda: page.keys() == ["img_03.jpg", "img_07.jpg", "img_11.jpg"])
     assert (
         page.one("#matches").text == "3 of 12"
-        and "filter=polygons.count" in page.browser.current_url
+        and "filter=polygons_count" in page.browser.current_url
     )
+    assert page.one("#mode").text == "SQL"
     page.filter("widht > 3")
     page.wait(lambda: page.all("#filter-error"))
     assert "did you mean width" in page.one("#filter-error").text
@@ -225,6 +229,8 @@ def test_filters_and_sorts(page):
     page.filter("row > 99")
     page.wait(lambda: page.all("#empty"))
     assert "No sample" in page.one("#empty").text
+    page.filter("nothing like it")
+    page.wait(lambda: "these words" in page.one("#empty").text)
     page.one("#filter-clear").click()
     page.wait(lambda: len(page.keys()) == 12)
     page.one("#sort option[value='weight']").click()
@@ -233,7 +239,7 @@ def test_filters_and_sorts(page):
     page.one("#filter").send_keys("polyg")
     page.wait(lambda: page.all("#suggestions li"))
     page.press(Keys.TAB)
-    assert page.one("#filter").get_property("value") == "polygons.count"
+    assert page.one("#filter").get_property("value") == "polygons"
     assert page.loud() == []
 
 
