@@ -123,7 +123,10 @@ def _guarded(endpoint: Endpoint) -> Endpoint:
         except StoreChangedError as exc:
             return _error(409, "changed", str(exc))
         except OCRStoreError as exc:
-            return _error(500, "store", str(exc))
+            return _error(422, "store", str(exc))  # the request is right, the store is not
+        except Exception as exc:  # whatever it is, the page has to show something
+            message = f"unexpected {type(exc).__name__}: {exc}. Please report this as a bug."
+            return _error(500, "unexpected", message)
 
     return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import cv2
 import numpy as np
@@ -17,6 +17,8 @@ from ocrstore.store import Store
 
 MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
 Matrix = npt.NDArray[np.float64]
+_LARGEST_ENTRY = 1e9
+"""No matrix between a picture and a view has larger numbers; products of them stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def picture_size(store: Store, row: int, picture: str | None) -> tuple[int, int]
     """Return (height, width) of a sample's picture, as recorded or as stored."""
     record = store.attributes(row)
     height, width = record.get("height"), record.get("width")
-    if isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0:
+    if _is_length(height) and _is_length(width):
         return height, width
     if picture is None:
         return None
@@ -82,16 +84,23 @@ def picture_size(store: Store, row: int, picture: str | None) -> tuple[int, int]
     return shape[0], shape[1]
 
 
-def forward_matrix(store: Store, row: int, view: ShownView) -> Matrix | None:
-    """Return the matrix from picture to view, or None where none is stored."""
+def view_matrices(store: Store, row: int, view: ShownView) -> tuple[Matrix, Matrix] | None:
+    """Return the matrices from picture to view and back; None where none or no usable one is."""
     column = view.columns.get("inverse_matrix")
     if column is None:
         return None
+    inverse = np.asarray(store[column][row], np.float64)
     try:
-        forward = np.linalg.inv(np.asarray(store[column][row], np.float64))
+        forward = np.asarray(np.linalg.inv(inverse), np.float64)
     except np.linalg.LinAlgError:
         return None
-    return forward if np.isfinite(forward).all() else None
+    usable = all((np.abs(matrix) < _LARGEST_ENTRY).all() for matrix in (forward, inverse))
+    return (forward, inverse) if usable else None  # not for NaN either
+
+
+def _is_length(value: object) -> TypeGuard[int]:
+    """Tell whether an attribute can be a width or height; bool is an int, too."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
 
 
 def _fits(store: Store, part: str, column: str) -> bool:
@@ -101,7 +110,7 @@ def _fits(store: Store, part: str, column: str) -> bool:
         return _is_picture(store, column)
     spec = store.columns[column]
     if part == "inverse_matrix":
-        return tuple(spec.shape) == (3, 3)
+        return tuple(spec.shape) == (3, 3) and spec.dtype in ("float32", "float64")
     return part in MAPS and len(spec.shape) == 2
 
 
@@ -164,9 +173,9 @@ def encode_map(name: str, values: npt.NDArray[Any]) -> bytes:
 def shrink(pixels: Pixels, side: int) -> Pixels:
     """Return a picture whose longer side is at most `side`."""
     height, width = pixels.shape[:2]
-    scale = side / max(height, width)
-    if scale >= 1:
+    if max(height, width) <= side or not pixels.size:
         return pixels
+    scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
 
@@ -231,12 +240,14 @@ class Thumbnails:
         matrix = np.eye(3)
         corner = np.zeros(2)
         if self._view is not None:
-            forward = forward_matrix(self._store, row, self._view)
-            if forward is not None and size is not None:
-                matrix = forward
-                pixels, corner = _cut(pixels, forward, size)
+            matrices = view_matrices(self._store, row, self._view)
+            if matrices is not None and size is not None:
+                matrix = matrices[0]
+                pixels, corner = _cut(pixels, matrix, size)
             else:
                 outlines = []
+        if not pixels.size:
+            return encode_thumbnail(pixels)
         small = shrink(pixels, side)
         scale = np.array([small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]])
         if outlines:

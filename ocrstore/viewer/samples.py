@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ocrstore.errors import UnknownColumnError, UnknownRowError
 from ocrstore.store import Store
 from ocrstore.viewer.fields import NUMBER, SORTABLE, Fields, read_fields
-from ocrstore.viewer.predictions import Scores, read_truths
+from ocrstore.viewer.predictions import Scores, read_truths, typed_attributes
 from ocrstore.viewer.query import Filter, FilterError, Rows
 from ocrstore.viewer.renditions import (
     Outline,
@@ -26,8 +26,8 @@ from ocrstore.viewer.renditions import (
     encode_picture,
     find_picture,
     find_views,
-    forward_matrix,
     picture_size,
+    view_matrices,
 )
 
 MAX_PAGE = 500
@@ -106,7 +106,7 @@ class Catalog:
         counts = {
             name: int(pc.sum(self.fields.array(field)).as_py() or 0)
             for name, field in (("polygons", "polygons_count"), ("ignored", "ignored_true"))
-            if field in self.fields and self.fields[field].kind == NUMBER
+            if self._is_number(field)
         }
         path = str(self.store.path)
         return {
@@ -145,7 +145,7 @@ class Catalog:
             "keys": pc.take(self.fields.array("key"), taken).to_pylist(),
         }
         for name in _PAGE_FIELDS:
-            if name in self.fields:
+            if self._is_number(name):
                 page[name] = plain(pc.take(self.fields.array(name), taken).to_pylist())
         if selection.sort in self.fields:
             page["value"] = plain(pc.take(self.fields.array(selection.sort), taken).to_pylist())
@@ -155,6 +155,9 @@ class Catalog:
         """Return where in a query's answer a row stands."""
         found = np.flatnonzero(self.selector.rows(selection) == row)
         return int(found[0]) if len(found) else None
+
+    def _is_number(self, name: str) -> bool:
+        return name in self.fields and self.fields[name].kind == NUMBER
 
     def check_row(self, row: int) -> int:
         """Return a row that exists."""
@@ -169,18 +172,19 @@ class Catalog:
         store = self.store
         record = store.attributes(row)
         size = picture_size(store, row, self.picture)
-        special = ("polygons", "ignored", "texts", "languages", "problems")
-        polygons, ignored = read_truths(store, row)
+        special = typed_attributes(store)
+        truths = read_truths(store, row)
         return {
             "state": self.state,
             "row": row,
             "key": self.fields.array("key")[row].as_py(),
             "size": size,
-            "polygons": [plain(points.ravel().tolist()) for points in polygons],
-            "ignored": ignored,
-            "texts": record.get("texts"),
-            "languages": record.get("languages"),
-            "problems": record.get("problems"),
+            "polygons": [points.ravel().tolist() for points in truths.polygons],
+            "ignored": truths.ignored,
+            "texts": truths.texts,
+            "languages": truths.languages,
+            "unusable": truths.unusable,
+            "problems": record.get("problems") if "problems" in special else None,
             "attributes": {k: plain(v) for k, v in record.items() if k not in special},
             "picture": self.picture,
             "views": [self._view(row, view) for view in self.views],
@@ -200,18 +204,18 @@ class Catalog:
 
     def outlines(self, row: int) -> list[Outline]:
         """Return what is drawn on a thumbnail: polygons, or how the predictions fared."""
-        polygons, ignored = read_truths(self.store, row)
-        states = ["ignored" if flag else "truth" for flag in ignored]
-        drawn: list[Outline] = []
+        truths = read_truths(self.store, row)
+        states = ["ignored" if flag else "truth" for flag in truths.ignored]
+        alarms: list[Outline] = []
         found = self._predictions(row)
         if self.scores is not None and found is not None:
             states = found["truths"]
             boxes = self.scores.predictions.boxes[row]
             for box, shown in zip(boxes, found["boxes"], strict=True):
                 if shown["state"] == "false_alarm":
-                    drawn.append(Outline(box.points, "false_alarm"))
-        drawn = [Outline(p, state) for p, state in zip(polygons, states, strict=True)] + drawn
-        return sorted(drawn, key=lambda outline: outline.state != "ignored")
+                    alarms.append(Outline(box.points, "false_alarm"))
+        drawn = [Outline(p, state) for p, state in zip(truths.polygons, states, strict=True)]
+        return sorted(drawn + alarms, key=lambda outline: outline.state != "ignored")
 
     def render(self, row: int, column: str) -> tuple[bytes, str]:
         """Return a column's row as a browser shows it: bytes and media type."""
@@ -228,7 +232,8 @@ class Catalog:
         raise UnknownColumnError(f"{self.store.path}: column {column!r} holds no pictures or maps.")
 
     def _view(self, row: int, view: ShownView) -> dict[str, Any]:
-        forward = forward_matrix(self.store, row, view)
+        matrices = view_matrices(self.store, row, view)
+        forward, inverse = matrices if matrices is not None else (None, None)
         some = next(view.columns[part] for part in ("tensor", *view.maps) if part in view.columns)
         height, width = self.store[some].shapes[row].tolist()[:2]
         layers = {
@@ -238,7 +243,7 @@ class Catalog:
             "name": view.name,
             "size": [height, width],
             "forward": None if forward is None else forward.ravel().tolist(),
-            "inverse": None if forward is None else np.linalg.inv(forward).ravel().tolist(),
+            "inverse": None if inverse is None else inverse.ravel().tolist(),
             "layers": layers,
         }
 
@@ -250,12 +255,11 @@ class Catalog:
         hit = {truth for truth, _ in pairing.pairs}
         counted = set(pairing.counted_detections)
         care = set(pairing.counted_truths)
-        _, ignored = read_truths(self.store, row)
+        truths = len(read_truths(self.store, row).polygons)
         score = pairing.score
         return {
             "truths": [
-                "hit" if i in hit else "miss" if i in care else "ignored"
-                for i in range(len(ignored))
+                "hit" if i in hit else "miss" if i in care else "ignored" for i in range(truths)
             ],
             "boxes": [
                 {

@@ -4,7 +4,10 @@ import contextlib
 import json
 import shutil
 
+import numpy as np
 import pytest
+
+import ocrstore
 
 from .conftest import QUADS, write_store
 
@@ -307,4 +310,25 @@ def test_predictions(browser, start_viewer, shared_store, tmp_path):
     assert page.one(".tallies").text.split() == ["1", "hits", "1", "misses", "1", "false", "alarms"]
     page.press("d")
     page.wait(lambda: not page.all("polygon.box") and len(page.all("polygon.truth")) == 2)
+    assert page.loud() == []
+
+
+def test_attributes_of_unexpected_types(browser, start_viewer, tmp_path):
+    """A name promises no type: every value is shown, polygons that cannot be drawn are counted."""
+    attributes = {
+        "source_hash": "no number",
+        "changed_ns": 2**62,
+        "started_ns": "yesterday",
+        "file_nbytes": [1, 2],
+        "texts": {"a": 1},
+        "polygons": [[1.0, 2.0], QUADS[0]],
+    }
+    with ocrstore.create(tmp_path / "a.ocrs", {"a": ocrstore.Column("uint8", (8, 8, 3))}) as writer:
+        writer.append("k", {"a": np.zeros((8, 8, 3), np.uint8)}, attributes=attributes)
+    page = Page(browser, start_viewer(tmp_path / "a.ocrs"))
+    page.all(".tile")[0].click()
+    page.wait(lambda: page.all("polygon.outline"))
+    shown = page.one("#facts").text
+    for words in ("no number", "yesterday", "[1,2]", '{"a":1}', "1 polygons without"):
+        assert words in shown
     assert page.loud() == []

@@ -311,7 +311,7 @@ def test_a_store_that_went_away_or_broke(start_viewer, tmp_path):
     path.write_bytes(b"something else" * 1000)
     assert client.json("/api/state")["news"]["kind"] == "broken"
     own = {"Origin": f"http://127.0.0.1:{client.viewer.port}"}
-    assert client.json("/api/reload", method="POST", headers=own, status=500)["error"]
+    assert client.json("/api/reload", method="POST", headers=own, status=422)["error"]
     assert client.json("/api/rows")["total"] == 4
     assert client.request("/thumbnail/2")[0] == 200
 

@@ -24,7 +24,9 @@ export class FilterBox {
       find("filter-clear").hidden = !this.#input.value;
     });
     this.#input.addEventListener("keydown", (event) => this.#key(event));
-    this.#input.addEventListener("blur", () => setTimeout(() => this.#hide(), 150));
+    this.#input.addEventListener("blur", () =>
+      setTimeout(() => document.activeElement !== this.#input && this.#hide(), 150),
+    );
     find("filter-clear").addEventListener("click", () => {
       this.#input.value = "";
       this.#apply();
