@@ -20,10 +20,10 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.viewer.grammar import FilterError
 from ocrstore.viewer.live import Live
-from ocrstore.viewer.ordering import Query
-from ocrstore.viewer.thumbnails import SIZES
+from ocrstore.viewer.query import BusyError, FilterError
+from ocrstore.viewer.renditions import SIZES
+from ocrstore.viewer.samples import Selection
 
 _PICTURE_CACHE = "private, max-age=86400"
 """For pictures, whose addresses name the state of the store that they are of."""
@@ -38,7 +38,7 @@ Endpoint = Callable[[Request], Response]
 
 
 def make_app(live: Live) -> Starlette:
-    """Return the application; who may use it is decided by `access.Guard`."""
+    """Return the application; who may use it is decided by `auth.Guard`."""
     files = _load_files()
 
     def page(request: Request) -> Response:
@@ -59,7 +59,7 @@ def make_app(live: Live) -> Starlette:
 
     def rows(request: Request) -> Response:
         start, count = _number(request, "start", 0), _number(request, "count", 100)
-        return JSONResponse(live.catalog.page(_query(request), start, count))
+        return JSONResponse(live.catalog.page(_selection(request), start, count))
 
     def sample(request: Request) -> Response:
         catalog = live.catalog
@@ -67,8 +67,8 @@ def make_app(live: Live) -> Starlette:
         row = catalog.store.row(key) if key is not None else _number(request, "row", 0)
         answer = catalog.sample(catalog.check_row(row))
         try:
-            answer["position"] = catalog.position(_query(request), row)
-        except FilterError:
+            answer["position"] = catalog.position(_selection(request), row)
+        except (FilterError, BusyError):
             answer["position"] = None  # the grid shows what is wrong with the filter
         return JSONResponse(answer)
 
@@ -116,12 +116,17 @@ def _guarded(endpoint: Endpoint) -> Endpoint:
             return endpoint(request)
         except FilterError as exc:
             return _error(400, "filter", str(exc), position=exc.position)
+        except BusyError as exc:
+            return _error(503, "busy", str(exc))
         except (UnknownSampleError, UnknownRowError, UnknownColumnError) as exc:
             return _error(404, "missing", str(exc.args[0]))
         except StoreChangedError as exc:
             return _error(409, "changed", str(exc))
         except OCRStoreError as exc:
-            return _error(500, "store", str(exc))
+            return _error(422, "store", str(exc))  # the request is right, the store is not
+        except Exception as exc:  # whatever it is, the page has to show something
+            message = f"unexpected {type(exc).__name__}: {exc}. Please report this as a bug."
+            return _error(500, "unexpected", message)
 
     return answer
 
@@ -130,11 +135,10 @@ def _error(status: int, kind: str, message: str, **more: Any) -> Response:
     return JSONResponse({"kind": kind, "error": message, **more}, status_code=status)
 
 
-def _query(request: Request) -> Query:
+def _selection(request: Request) -> Selection:
     given = request.query_params
-    return Query(
+    return Selection(
         filter=given.get("filter", ""),
-        sql=given.get("sql") == "1",
         sort=given.get("sort", ""),
         descending=given.get("descending") == "1",
     )

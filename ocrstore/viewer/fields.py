@@ -1,7 +1,7 @@
-"""What samples can be filtered and sorted by: flat columns made from the index.
+"""List the fields to filter and sort samples by: attributes and numbers derived from them.
 
-Hides the nesting: of a list its length is taken (`polygons.count`), of a list of flags also how
-many are set (`ignored.true`), of a column the stored bytes (`image.nbytes`).
+A list has its length as a further field (`polygons_count`), a list of flags also how many are set
+(`ignored_true`), a column the bytes that it takes (`image_nbytes`).
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ import pyarrow.compute as pc
 
 from ocrstore.store import Store
 
-NUMBER, TEXT, FLAG, TEXTS = "number", "text", "flag", "texts"
+NUMBER, TEXT, FLAG, TEXTS, OTHER = "number", "text", "flag", "texts", "other"
+SORTABLE = (NUMBER, TEXT, FLAG)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One thing that is known of every sample."""
+    """One value for each sample; `make` returns them as an Arrow array."""
 
     name: str
     kind: str
-    """`number`, `text`, `flag`, or `texts` for a list of them."""
+    """`number`, `text`, `flag` (true or false), `texts` (a list) or `other` (nested, binary)."""
     make: Callable[[], Any]
 
 
 class Fields(Mapping[str, Field]):
-    """The fields of a store by name; arrays are made when first asked for, then kept."""
+    """The fields of a store by name; arrays are made on first use and kept."""
 
     def __init__(self, fields: list[Field]) -> None:
-        self._fields = {field.name: field for field in fields}
+        self._fields: dict[str, Field] = {}
+        for field in fields:
+            self._fields.setdefault(field.name, field)  # an attribute cannot replace `row`
         self._arrays: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Field:
@@ -47,14 +50,18 @@ class Fields(Mapping[str, Field]):
         return len(self._fields)
 
     def array(self, name: str) -> Any:
-        """Return a field's Arrow array, one entry per sample."""
+        """Return a field's Arrow array, one value for each sample."""
         if name not in self._arrays:
             self._arrays[name] = self._fields[name].make()
         return self._arrays[name]
 
+    def table(self) -> pa.Table:
+        """Return all fields as one table, `row` first."""
+        return pa.table({name: self.array(name) for name in self})
+
 
 def read_fields(store: Store, extra: Mapping[str, npt.NDArray[Any]]) -> Fields:
-    """Describe what a store's samples can be filtered by; `extra` are further numbers."""
+    """List a store's fields; `extra` are further numbers, NaN where there is none."""
     table = store.index
     fields = [
         Field("row", NUMBER, lambda: pa.array(np.arange(len(store), dtype=np.int64))),
@@ -62,39 +69,48 @@ def read_fields(store: Store, extra: Mapping[str, npt.NDArray[Any]]) -> Fields:
     ]
     for name, numbers in extra.items():
         fields.append(Field(name, NUMBER, _constant(pa.array(numbers, from_pandas=True))))
-    for attribute in store.snapshot.index.attributes:
-        fields += _attribute_fields(table, attribute)
+    attributes = store.snapshot.index.attributes
+    fields += [_attribute(table, attribute) for attribute in attributes]
+    for attribute in attributes:
+        fields += _derived(table, attribute)
     for name in store.columns:
-        fields.append(Field(f"{name}.nbytes", NUMBER, _constant(pa.array(store[name].nbytes))))
+        fields.append(Field(f"{name}_nbytes", NUMBER, _constant(pa.array(store[name].nbytes))))
     return Fields(fields)
 
 
-def _attribute_fields(table: pa.Table, attribute: pa.Field) -> list[Field]:
+def _attribute(table: pa.Table, attribute: pa.Field) -> Field:
     name, kind = attribute.name, attribute.type
     if pa.types.is_boolean(kind):
-        return [Field(name, FLAG, lambda: _whole(table[name]))]
+        return Field(name, FLAG, lambda: _whole(table[name]))
+    if pa.types.is_float16(kind):  # neither Arrow's sorting nor duckdb takes it
+        return Field(name, NUMBER, lambda: pc.cast(_whole(table[name]), pa.float32()))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return [Field(name, NUMBER, lambda: _whole(table[name]))]
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return [Field(name, TEXT, lambda: _whole(table[name]))]
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return []  # nested otherwise, dates: they are shown, and SQL reaches them
+        return Field(name, NUMBER, lambda: _whole(table[name]))
+    if _is_text(kind):
+        return Field(name, TEXT, lambda: _whole(table[name]))
+    if _is_list(kind) and _is_text(kind.value_type):
+        return Field(name, TEXTS, lambda: _whole(table[name]))
+    return Field(name, OTHER, lambda: _whole(table[name]))
+
+
+def _derived(table: pa.Table, attribute: pa.Field) -> list[Field]:
+    name, kind = attribute.name, attribute.type
+    if not _is_list(kind):
+        return []
     fields = [
-        Field(f"{name}.count", NUMBER, lambda: pc.fill_null(_lengths(_whole(table[name])), 0))
+        Field(f"{name}_count", NUMBER, lambda: pc.fill_null(_lengths(_whole(table[name])), 0))
     ]
     if pa.types.is_boolean(kind.value_type):
-        fields.append(Field(f"{name}.true", NUMBER, lambda: _count_true(_whole(table[name]))))
-    if pa.types.is_string(kind.value_type):
-        fields.append(Field(name, TEXTS, lambda: _whole(table[name])))
+        fields.append(Field(f"{name}_true", NUMBER, lambda: _count_true(_whole(table[name]))))
     return fields
 
 
-def any_of(lists: Any, found: Any) -> Any:
-    """Tell for each list whether any of its flattened values was `found`."""
-    parents = pc.list_parent_indices(lists).to_numpy()
-    hits = np.zeros(len(lists), bool)
-    hits[parents[pc.fill_null(found, False).to_numpy(zero_copy_only=False)]] = True
-    return pa.array(hits)
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _lengths(lists: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The store that is being shown, and the watch over its file: replaced, grown, gone, broken."""
+"""Hold the open store, and notice when its file is replaced, appended to, removed or damaged."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from typing import Any
 
 from ocrstore.errors import OCRStoreError
 from ocrstore.store import Store
-from ocrstore.viewer.catalog import Catalog
-from ocrstore.viewer.predictions import read_predictions
-from ocrstore.viewer.scoring import Scores, Tell
+from ocrstore.viewer.predictions import Scores, Tell, read_predictions
+from ocrstore.viewer.samples import Catalog
 
 Signature = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What became of the file since it was opened."""
+    """How the file has changed since it was opened."""
 
     kind: str
     """`same`, `replaced`, `grown`, `gone` or `broken`."""
     message: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Describe it for the page."""
+        """Return it as JSON for the page."""
         return {"kind": self.kind, "message": self.message}
 
 
@@ -34,10 +33,10 @@ _SAME = News("same")
 
 
 class Live:
-    """A path, the state of it that is shown, and whether there is a newer one.
+    """The open state of a store's file, and whether the file has changed since.
 
-    What is shown stays as it is, from the old file if need be, until `reload` is called.
-    Threads may share it.
+    The open state is served, from the old mapping if need be, until `reload` is called.
+    Threads may share it. Call `close` at the end.
     """
 
     def __init__(
@@ -53,11 +52,16 @@ class Live:
     def reload(self) -> Catalog:
         """Show what the file holds now; if it cannot be opened, all stays as it was."""
         with self._lock:
-            self.catalog = self._open(None)
+            old, self.catalog = self.catalog, self._open(None)
+            old.close()
             return self.catalog
 
+    def close(self) -> None:
+        """End the child processes that run queries."""
+        self.catalog.close()
+
     def look(self) -> News:
-        """Tell what became of the file; opens it only if its size or times are new."""
+        """Compare the file with the open state; it is opened only if its size or times changed."""
         with self._lock:
             now = self._signature()
             if now is None:

@@ -1,26 +1,27 @@
-"""What a detector found, read from files: ICDAR's text files, one per picture, or JSON.
-
-Hides the layouts: lines of eight numbers (or four, or any even count from six), a score or a text
-behind them; JSON as `ocrstore predict` writes it.
-"""
+"""Read a detector's predictions from ICDAR text files or JSON and match them with the polygons."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ocrstore.errors import SourceError
+from ocrstore.evaluation.icdar import Pairing, PictureScore, harmonic_mean, pair
+from ocrstore.store import Store
 
 _PREFIX = re.compile(r"^(?:res|gt)_", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\s*,\s*|\s+")
+_LARGEST = 2**30
+"""No coordinate of a picture is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +84,24 @@ class _Names:
         self._short: dict[str, int | None] = {}
         for row, key in enumerate(keys):
             self._exact[key] = row
-            path = PurePosixPath(key)
-            for name in {str(path.with_suffix("")), path.name, path.stem} - {key}:
+            stem = _without_suffix(key)
+            for name in {stem, key.rpartition("/")[2], stem.rpartition("/")[2]} - {key}:
                 self._short[name] = None if name in self._short else row
         self.example = next(iter(self._exact), "")
 
     def find(self, name: str) -> int | None:
-        path = PurePosixPath(name)
-        bare = _PREFIX.sub("", path.name)
-        for candidate in (name, str(path.with_name(bare)) if bare else name):
+        folder, slash, last = name.rpartition("/")
+        for candidate in (name, folder + slash + _PREFIX.sub("", last)):
             row = self._exact.get(candidate)
             row = self._short.get(candidate) if row is None else row
             if row is not None:
                 return row
         return None
+
+
+def _without_suffix(key: str) -> str:
+    suffix = PurePosixPath(key).suffix
+    return key.removesuffix(suffix) if suffix else key
 
 
 def _read_folder(folder: Path) -> dict[str, tuple[Box, ...]]:
@@ -170,17 +175,20 @@ def _parse_box(record: Any, where: str) -> Box:
         record = record.get("points")
     if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
         raise SourceError(f"{where}: its score is {score!r}, not a number.")
-    return Box(_points(record, where), None if score is None else float(score))
+    try:
+        return Box(_points(record, where), None if score is None else float(score))
+    except OverflowError as exc:
+        raise SourceError(f"{where}: its score is too large for a float.") from exc
 
 
 def _points(record: Any, where: str) -> npt.NDArray[np.float64]:
     try:
         flat = np.asarray(record, np.float64).ravel()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         flat = np.empty(0)
     if len(flat) < 6 or len(flat) % 2:
         raise SourceError(f"{where}: expected `points` with three or more pairs of numbers.")
-    if not all(math.isfinite(value) and abs(value) < 2**30 for value in flat.tolist()):
+    if not all(math.isfinite(value) and abs(value) < _LARGEST for value in flat.tolist()):
         raise SourceError(f"{where}: a coordinate is not finite, or larger than any picture.")
     return flat.reshape(-1, 2)
 
@@ -190,3 +198,132 @@ def _load(path: Path) -> str:
         return path.read_text("utf-8", errors="replace")
     except OSError as exc:
         raise SourceError(f"{path}: cannot be read: {exc.strerror or exc}.") from exc
+
+
+Tell = Callable[[int, int], None]
+
+
+class Scores:
+    """What the ICDAR 2015 protocol says of every sample that the predictions speak of."""
+
+    def __init__(self, store: Store, predictions: Predictions, *, tell: Tell | None = None) -> None:
+        self.predictions = predictions
+        self._store = store
+        self.numbers: dict[str, npt.NDArray[np.float64]] = {
+            name: np.full(len(store), np.nan)
+            for name in ("hmean", "precision", "recall", "hits", "misses", "false_alarms")
+        }
+        totals = np.zeros(3, np.int64)
+        for done, row in enumerate(sorted(predictions.boxes), start=1):
+            score = self.pairing(row).score
+            self._note(row, score)
+            totals += (score.matched, score.truths, score.detections)
+            if tell is not None:
+                tell(done, len(predictions.boxes))
+        self.total = PictureScore(*totals.tolist())
+        """The counts of all samples together, as the evaluation sums them."""
+
+    def pairing(self, row: int) -> Pairing:
+        """Match one sample's predictions with its polygons."""
+        truths = read_truths(self._store, row)
+        found = [box.points for box in self.predictions.boxes.get(row, ())]
+        return pair(found, truths.polygons, truths.ignored)
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe all samples together."""
+        total = self.total
+        return {
+            "path": self.predictions.path,
+            "pictures": len(self.predictions.boxes),
+            "unknown": len(self.predictions.unknown),
+            "precision": total.precision,
+            "recall": total.recall,
+            "hmean": harmonic_mean(total.precision, total.recall),
+        }
+
+    def _note(self, row: int, score: PictureScore) -> None:
+        values = {
+            "hmean": score.hmean,
+            "precision": score.precision,
+            "recall": score.recall,
+            "hits": score.matched,
+            "misses": score.truths - score.matched,
+            "false_alarms": score.detections - score.matched,
+        }
+        for name, value in values.items():
+            self.numbers[name][row] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Truths:
+    """A sample's polygons as far as they can be drawn and matched; the lists are parallel."""
+
+    polygons: list[npt.NDArray[np.float64]]
+    """(n, 2) each."""
+    ignored: list[bool]
+    texts: list[str | None] | None
+    languages: list[str | None] | None
+    unusable: int
+    """Polygons that were left out: fewer than three points, or a coordinate that is no number."""
+
+
+def typed_attributes(store: Store) -> frozenset[str]:
+    """Return which of the annotation's attributes have the type that the viewer expects.
+
+    A store may have an attribute of the same name for another purpose.
+    """
+    expected: dict[str, Callable[[Any], bool]] = {
+        "polygons": lambda kind: _is_list(kind) and _is_number(kind.value_type),
+        "ignored": pa.types.is_boolean,
+        "texts": _is_text,
+        "languages": _is_text,
+        "problems": _is_text,
+    }
+    return frozenset(
+        field.name
+        for field in store.snapshot.index.attributes
+        if field.name in expected
+        and _is_list(field.type)
+        and expected[field.name](field.type.value_type)
+    )
+
+
+def read_truths(store: Store, row: int) -> Truths:
+    """Read a sample's polygons with their flags, texts and languages."""
+    names = typed_attributes(store)
+    record = {name: value for name, value in store.attributes(row).items() if name in names}
+    polygons = record.get("polygons") or []
+    kept = [position for position, flat in enumerate(polygons) if _is_polygon(flat)]
+
+    def pick(name: str) -> list[Any] | None:
+        values = record.get(name)
+        if values is None:
+            return None
+        return [values[i] if i < len(values) else None for i in kept]
+
+    return Truths(
+        polygons=[np.asarray(polygons[i], np.float64).reshape(-1, 2) for i in kept],
+        ignored=[bool(flag) for flag in pick("ignored") or [False] * len(kept)],
+        texts=pick("texts"),
+        languages=pick("languages"),
+        unusable=len(polygons) - len(kept),
+    )
+
+
+def _is_polygon(flat: Any) -> bool:
+    if flat is None or len(flat) < 6 or len(flat) % 2:
+        return False
+    return all(value is not None and abs(value) < _LARGEST for value in flat)  # False for NaN
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

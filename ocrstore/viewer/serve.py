@@ -1,4 +1,4 @@
-"""Running the server on this machine's own address; hides sockets and signals."""
+"""Run the web server on a port of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from collections.abc import Callable
 import uvicorn
 
 from ocrstore.errors import OCRStoreError
-from ocrstore.viewer.access import Guard, new_token
 from ocrstore.viewer.app import make_app
+from ocrstore.viewer.auth import Guard, new_token
 from ocrstore.viewer.live import Live
 
 HOST = "127.0.0.1"
 
 
 class Viewer:
-    """A viewer bound to a port, not yet answering.
+    """A viewer bound to a port.
 
-    `run` answers until Ctrl-C or `stop`, which any thread may call.
+    `run` serves until Ctrl-C or until any thread calls `stop`, then closes `live`.
     """
 
     def __init__(self, live: Live, *, port: int = 0) -> None:
+        self._live = live
         self._socket = _bind(port)
         self.port = int(self._socket.getsockname()[1])
         self.token = new_token()
@@ -42,19 +43,20 @@ class Viewer:
 
     @property
     def url(self) -> str:
-        """The address to open; whoever has it may look."""
+        """The address to open, with the token that grants access."""
         return f"http://{HOST}:{self.port}/?token={self.token}"
 
     def run(self, *, ready: Callable[[], None] | None = None) -> None:
-        """Answer until stopped; `ready` is called once connections are taken."""
+        """Serve until stopped; `ready` is called once connections are accepted."""
         if ready is not None:
-            ready()  # the socket listens: who connects now is answered in a moment
+            ready()  # the socket listens already: a connection waits until the server runs
         try:
-            # uvicorn ends what is under way, then raises the signal that stopped it again
+            # uvicorn finishes running requests, then raises the signal again that stopped it
             with contextlib.suppress(KeyboardInterrupt):
                 self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
+            self._live.close()
 
     def stop(self) -> None:
         """Make `run` return."""

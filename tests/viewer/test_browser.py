@@ -4,8 +4,10 @@ import contextlib
 import json
 import shutil
 
+import numpy as np
 import pytest
 
+import ocrstore
 from tests.viewer.conftest import QUADS, write_store
 
 selenium = pytest.importorskip("selenium", reason="the browser test needs selenium (extra dev)")
@@ -212,13 +214,17 @@ def test_zooms_and_pans(page):
 
 
 def test_filters_and_sorts(page):
-    """The grid follows; a filter that is wrong says where; nothing found says so."""
-    page.filter("polygons.count >= 3")
+    """The grid follows words and SQL; a filter that is wrong says where; nothing found says so."""
+    page.filter("TOTAL img_1")
+    page.wait(lambda: page.keys() == ["img_10.jpg", "img_11.jpg"])
+    assert page.one("#mode").text == "words"
+    page.filter("polygons_count >= 3")
     page.wait(lambda: page.keys() == ["img_03.jpg", "img_07.jpg", "img_11.jpg"])
     assert (
         page.one("#matches").text == "3 of 12"
-        and "filter=polygons.count" in page.browser.current_url
+        and "filter=polygons_count" in page.browser.current_url
     )
+    assert page.one("#mode").text == "SQL"
     page.filter("widht > 3")
     page.wait(lambda: page.all("#filter-error"))
     assert "did you mean width" in page.one("#filter-error").text
@@ -226,6 +232,8 @@ def test_filters_and_sorts(page):
     page.filter("row > 99")
     page.wait(lambda: page.all("#empty"))
     assert "No sample" in page.one("#empty").text
+    page.filter("nothing like it")
+    page.wait(lambda: "these words" in page.one("#empty").text)
     page.one("#filter-clear").click()
     page.wait(lambda: len(page.keys()) == 12)
     page.one("#sort option[value='weight']").click()
@@ -234,7 +242,7 @@ def test_filters_and_sorts(page):
     page.one("#filter").send_keys("polyg")
     page.wait(lambda: page.all("#suggestions li"))
     page.press(Keys.TAB)
-    assert page.one("#filter").get_property("value") == "polygons.count"
+    assert page.one("#filter").get_property("value") == "polygons"
     assert page.loud() == []
 
 
@@ -302,4 +310,25 @@ def test_predictions(browser, start_viewer, shared_store, tmp_path):
     assert page.one(".tallies").text.split() == ["1", "hits", "1", "misses", "1", "false", "alarms"]
     page.press("d")
     page.wait(lambda: not page.all("polygon.box") and len(page.all("polygon.truth")) == 2)
+    assert page.loud() == []
+
+
+def test_attributes_of_unexpected_types(browser, start_viewer, tmp_path):
+    """A name promises no type: every value is shown, polygons that cannot be drawn are counted."""
+    attributes = {
+        "source_hash": "no number",
+        "changed_ns": 2**62,
+        "started_ns": "yesterday",
+        "file_nbytes": [1, 2],
+        "texts": {"a": 1},
+        "polygons": [[1.0, 2.0], QUADS[0]],
+    }
+    with ocrstore.create(tmp_path / "a.ocrs", {"a": ocrstore.Column("uint8", (8, 8, 3))}) as writer:
+        writer.append("k", {"a": np.zeros((8, 8, 3), np.uint8)}, attributes=attributes)
+    page = Page(browser, start_viewer(tmp_path / "a.ocrs"))
+    page.all(".tile")[0].click()
+    page.wait(lambda: page.all("polygon.outline"))
+    shown = page.one("#facts").text
+    for words in ("no number", "yesterday", "[1,2]", '{"a":1}', "1 polygons without"):
+        assert words in shown
     assert page.loud() == []

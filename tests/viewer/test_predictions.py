@@ -7,8 +7,7 @@ import pytest
 
 import ocrstore
 from ocrstore.errors import SourceError
-from ocrstore.viewer.predictions import read_predictions
-from ocrstore.viewer.scoring import Scores
+from ocrstore.viewer.predictions import Scores, read_predictions
 from tests.viewer.conftest import QUADS, write_store
 
 KEYS = ["a/img_1.jpg", "a/img_2.jpg", "b/img_2.jpg", "gt_odd.png"]
@@ -86,6 +85,12 @@ def test_json(tmp_path):
         ({"boxes.json": "[]"}, "object of picture names"),
         ({"boxes.json": '{"a/img_1.jpg": [{"points": "x"}]}'}, "box 0.*three or more"),
         ({"boxes.json": '{"a/img_1.jpg": [{"points": [1,2,3,4,5,6], "score": "x"}]}'}, "score"),
+        (
+            {"boxes.json": '{"a/img_1.jpg": [[1,2,3,4,5,1%s]]}' % ("0" * 400)},
+            "box 0.*three or more",
+        ),
+        ({"boxes.json": '{"a": [{"points": [1,2,3,4,5,6], "score": 1%s}]}' % ("0" * 400)}, "score"),
+        ({"boxes.json": '{"": [], "/": [], "res_.": [], "..": []}'}, "none of its 4 pictures"),
         ({"elsewhere.txt": LINE}, "none of its 1 pictures"),
         ({"readme.md": ""}, "no predictions in it"),
     ],
@@ -94,6 +99,12 @@ def test_what_is_wrong(tmp_path, files, words):
     """The message names the file, the place in it and what was expected."""
     with pytest.raises(SourceError, match=words):
         read(tmp_path, files)
+
+
+def test_odd_keys(tmp_path):
+    """Keys that are no file names do not matter."""
+    keys = ["/", "..", ".", "a/", "res_.", ".jpg", "a/img_1.jpg"]
+    assert list(read(tmp_path, {"img_1.txt": LINE}, keys).boxes) == [6]
 
 
 def test_neither_folder_nor_json(tmp_path):

@@ -1,8 +1,10 @@
 """The server, asked over a real connection: who may ask, what it tells, what it survives."""
 
+import functools
 import json
 import os
 import socket
+import threading
 from http.cookies import SimpleCookie
 
 import cv2
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import ocrstore
+from ocrstore.viewer.query import Filter
 from tests.viewer.conftest import QUADS, write_store
 
 
@@ -30,6 +33,30 @@ def test_the_token_in_the_address_becomes_a_cookie(client):
     assert cookie["httponly"] and cookie["samesite"] == "Strict" and cookie["path"] == "/"
     assert client.request("/")[0] == 200
     assert "set-cookie" not in client.request("/")[1]
+
+
+FOREIGN_COOKIES = [
+    'prefs={"a":1,"b":[1,2]}',
+    "noequals",
+    "x=é",
+    "",
+    "=",
+    'q="',
+    "a b=c d",
+    "$Path=/",
+]
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_COOKIES)
+def test_cookies_of_other_servers_do_not_matter(client, foreign):
+    """Browsers send the cookies of every server on localhost, before and after the viewer's own."""
+    own = f"ocrstore_{client.viewer.port}={client.viewer.token}"
+    stale = f"ocrstore_{client.viewer.port}=stale"
+    for cookie in (f"{foreign}; {own}", f"{own};{foreign}", f"{stale}; {foreign}; {own}"):
+        for encoding in ("latin-1", "utf-8"):
+            headers = {"Cookie": cookie.encode(encoding)}
+            assert client.request("/api/store", headers=headers)[0] == 200, cookie
+    assert client.request("/api/store", headers={"Cookie": foreign.encode()})[0] == 403
 
 
 @pytest.mark.parametrize("path", ["/", "/api/store", "/thumbnail/0", "/static/main.js", "/nothing"])
@@ -130,29 +157,32 @@ def test_facts(client, opened):
     assert facts["fingerprint"] == opened.fingerprint and facts["predictions"] is None
     assert facts["views"][0]["maps"] == ["prob_map", "thresh_map", "prob_mask", "thresh_mask"]
     kinds = {field["name"]: field["kind"] for field in facts["fields"]}
-    assert kinds["polygons.count"] == "number" and kinds["texts"] == "texts"
+    assert kinds["polygons_count"] == "number" and kinds["texts"] == "texts"
 
 
 def test_pages(client):
     """Rows come in pages of columns, filtered and sorted."""
     page = client.json("/api/rows", start=4, count=3)
     assert page["rows"] == [4, 5, 6] and page["keys"][0] == "img_04.jpg" and page["total"] == 12
-    assert page["polygons.count"] == [0, 1, 2]
+    assert page["polygons_count"] == [0, 1, 2]
     page = client.json(
         "/api/rows", filter="width > 130", sort="weight", descending=1, count=2, start=1
     )
     assert page["rows"] == [8, 6] and page["total"] == 6 and page["value"] == [4.0, 3.0]
     assert client.json("/api/rows", start=99)["rows"] == []
     assert len(client.json("/api/rows", count=999999)["rows"]) == 12
+    assert page["sql"] is True
+    page = client.json("/api/rows", filter="TOTAL img_1")
+    assert page["rows"] == [10, 11] and page["sql"] is False
     error = client.json("/api/rows", status=400, filter="widht > 3")
-    assert error["kind"] == "filter" and error["position"] == 0
+    assert error["kind"] == "filter" and error["position"] == 0 and "width" in error["error"]
     assert client.json("/api/rows", status=400, filter="", sort="no")["kind"] == "filter"
     assert client.json("/api/rows", status=404, start="x")["kind"] == "missing"
 
 
 def test_one_sample(client, opened):
     """Everything about a sample, by key or row, and where it stands in a query."""
-    sample = client.json("/api/sample", key="img_03.jpg", filter="polygons.count = 3")
+    sample = client.json("/api/sample", key="img_03.jpg", filter="polygons_count = 3")
     assert (sample["row"], sample["position"], sample["size"]) == (3, 0, [160, 120])
     assert sample["polygons"][0] == QUADS[0] and sample["ignored"] == [False, False, True]
     assert sample["texts"] == ["Total", "12.50", "###"]
@@ -218,6 +248,29 @@ def test_predictions(start_viewer, shared_store, tmp_path):
 # ---- what it survives ----
 
 
+def test_many_slow_queries(start_viewer, shared_store, monkeypatch):
+    """They end with an answer that says why; pictures, pages and words are served meanwhile."""
+    monkeypatch.setattr("ocrstore.viewer.samples.Filter", functools.partial(Filter, seconds=2))
+    client = start_viewer(shared_store)
+    slow = "(SELECT count(*) FROM range(100000000) a, range(100000) b WHERE a.range*b.range=3) > 0"
+    found = []
+
+    def ask(number):
+        status, _, body = client.request("/api/rows", filter=f"{slow} OR row = {number}")
+        found.append((status, json.loads(body)["kind"]))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(45)]
+    for thread in threads:
+        thread.start()
+    assert client.request("/thumbnail/2")[0] == 200
+    assert client.json("/api/rows", filter="img_03")["rows"] == [3]
+    assert any(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join()
+    assert set(found) == {(400, "filter"), (503, "busy")}
+    assert client.json("/api/rows", filter="row = 3")["rows"] == [3]
+
+
 def test_a_store_replaced_underneath(start_viewer, tmp_path):
     """The old one is shown until the page asks for the new one; then addresses change."""
     path = write_store(tmp_path / "val.ocrs", samples=4)
@@ -257,7 +310,7 @@ def test_a_store_that_went_away_or_broke(start_viewer, tmp_path):
     path.write_bytes(b"something else" * 1000)
     assert client.json("/api/state")["news"]["kind"] == "broken"
     own = {"Origin": f"http://127.0.0.1:{client.viewer.port}"}
-    assert client.json("/api/reload", method="POST", headers=own, status=500)["error"]
+    assert client.json("/api/reload", method="POST", headers=own, status=422)["error"]
     assert client.json("/api/rows")["total"] == 4
     assert client.request("/thumbnail/2")[0] == 200
 

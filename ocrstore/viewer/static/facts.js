@@ -29,6 +29,7 @@ function table(rows) {
 function attributes(sample) {
   const rows = [["row", count(sample.row)]];
   if (sample.size) rows.push(["picture", `${sample.size[1]} × ${sample.size[0]}`]);
+  if (sample.unusable) rows.push(["not shown", `${count(sample.unusable)} polygons without three points of numbers`]);
   for (const view of sample.views) {
     rows.push([`view ${view.name}`, `${view.size[1]} × ${view.size[0]}${scale(view)}`]);
   }
@@ -47,12 +48,13 @@ function scale(view) {
 
 function show(name, value) {
   if (value === null || value === undefined) return "–";
-  if (TIMES.test(name)) {
-    const date = new Date(Number(BigInt(value) / 1000000n));
-    return date.toISOString().replace("T", " ").slice(0, 19);
+  const whole = /^-?\d+$/.test(String(value)) ? BigInt(value) : null; // a name promises no type
+  if (TIMES.test(name) && whole !== null) {
+    const date = new Date(Number(whole / 1000000n));
+    if (!Number.isNaN(date.getTime())) return date.toISOString().replace("T", " ").slice(0, 19);
   }
-  if (/nbytes$/.test(name)) return bytes(value);
-  if (/hash$/.test(name)) return BigInt(value).toString(16).padStart(16, "0");
+  if (/nbytes$/.test(name) && whole !== null) return bytes(Number(whole));
+  if (/hash$/.test(name) && whole !== null) return whole.toString(16).padStart(16, "0");
   if (typeof value === "boolean") return value ? "yes" : "no";
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }

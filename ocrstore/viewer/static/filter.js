@@ -1,16 +1,16 @@
-// The filter box: suggestions for field names, the mark where a filter is not understood.
+// The search box: suggestions for field names, whether the filter was read as SQL or words, and what is wrong.
 
 import { count, find, make } from "./dom.js";
 import { current, go } from "./route.js";
 
-const WORD = /[\p{L}_][\p{L}\p{N}_./]*$/u;
+const WORD = /[\p{L}_][\p{L}\p{N}_]*$/u;
+const KEYWORD = /^(and|or|not|true|false|is|in|null|like|ilike|between)$/i;
 
 export class FilterBox {
   #input = find("filter");
   #list = find("suggestions");
   #fields = [];
   #chosen = -1;
-  #sql = false;
 
   constructor() {
     find("filter-form").addEventListener("submit", (event) => {
@@ -24,25 +24,20 @@ export class FilterBox {
       find("filter-clear").hidden = !this.#input.value;
     });
     this.#input.addEventListener("keydown", (event) => this.#key(event));
-    // a click on a suggestion comes first; who is back by then keeps the list
     this.#input.addEventListener("blur", () =>
-      setTimeout(() => document.activeElement === this.#input || this.#hide(), 150),
+      setTimeout(() => document.activeElement !== this.#input && this.#hide(), 150),
     );
     find("filter-clear").addEventListener("click", () => {
       this.#input.value = "";
       this.#apply();
       this.#input.focus();
     });
-    find("sql").addEventListener("click", () => {
-      this.#setSql(!this.#sql);
-      if (this.#input.value.trim()) this.#apply();
-      this.#input.focus();
-    });
   }
 
-  setFields(fields, sql) {
+  setFields(fields) {
     this.#fields = fields;
-    find("sql").hidden = !sql;
+    const example = fields.some(({ name }) => name === "hmean") ? "hmean < 0.5" : "width > 1000";
+    this.#input.placeholder = `words, or SQL: ${example}`;
   }
 
   focus() {
@@ -52,12 +47,18 @@ export class FilterBox {
 
   show(route) {
     if (document.activeElement !== this.#input || !route.filter) this.#input.value = route.filter;
-    this.#setSql(route.sql);
     find("filter-clear").hidden = !this.#input.value;
   }
 
-  matches(shown, total) {
-    find("matches").textContent = current().filter && shown !== null ? `${count(shown)} of ${count(total)}` : "";
+  // after an answer: how many samples there are, and how the filter was read; null: there is no answer
+  matches(pages, total) {
+    const shown = pages !== null && current().filter !== "";
+    find("matches").textContent = shown ? `${count(pages.total)} of ${count(total)}` : "";
+    const mode = find("mode");
+    mode.hidden = !shown;
+    if (!shown) return;
+    mode.textContent = pages.sql ? "SQL" : "words";
+    mode.title = pages.sql ? "Read as a SQL condition" : "Read as words in keys and texts";
   }
 
   error(error) {
@@ -68,7 +69,8 @@ export class FilterBox {
     const parts = [error.message];
     const text = current().filter;
     if (Number.isInteger(error.position) && text) {
-      const at = Math.min(error.position, text.length);
+      // the server counts characters, JavaScript the halves of some
+      const at = [...text].slice(0, error.position).join("").length;
       const end = text.slice(at).search(/[\s()]|$/) + at;
       parts.push(
         make(
@@ -83,19 +85,9 @@ export class FilterBox {
     place.replaceChildren(...parts);
   }
 
-  #setSql(on) {
-    this.#sql = on;
-    find("sql").setAttribute("aria-pressed", on);
-    this.#input.placeholder = on
-      ? "width > 1000 AND len(polygons) BETWEEN 5 AND 9"
-      : this.#fields.some(({ name }) => name === "hmean")
-        ? "hmean < 0.5 and polygons.count >= 5"
-        : 'width > 1000 and key ~ "img_1"';
-  }
-
   #apply() {
     this.#hide();
-    go({ filter: this.#input.value.trim(), sql: this.#sql, key: null });
+    go({ filter: this.#input.value.trim(), key: null });
   }
 
   #key(event) {
@@ -117,7 +109,7 @@ export class FilterBox {
   #suggest() {
     const before = this.#input.value.slice(0, this.#input.selectionStart);
     const word = before.match(WORD)?.[0] ?? "";
-    const inText = (before.match(/"/g) ?? []).length % 2 === 1;
+    const inText = [`"`, "'"].some((quote) => (before.split(quote).length - 1) % 2 === 1);
     const found = inText || !word ? [] : this.#matching(word);
     this.#chosen = -1;
     this.#list.hidden = found.length === 0;
@@ -142,9 +134,8 @@ export class FilterBox {
 
   #matching(word) {
     const low = word.toLowerCase();
-    const usable = this.#fields.filter(({ name }) => !this.#sql || !name.includes("."));
-    const found = usable.filter(({ name }) => name.toLowerCase().includes(low) && name !== word);
-    if (usable.some(({ name }) => name === word) || /^(and|or|not|true|false)$/i.test(word)) return [];
+    if (this.#fields.some(({ name }) => name === word) || KEYWORD.test(word)) return [];
+    const found = this.#fields.filter(({ name }) => name.toLowerCase().includes(low));
     found.sort((a, b) => b.name.toLowerCase().startsWith(low) - a.name.toLowerCase().startsWith(low));
     return found.slice(0, 6);
   }
@@ -160,9 +151,8 @@ export class FilterBox {
     if (!name) return;
     const end = this.#input.selectionStart;
     const start = end - (this.#input.value.slice(0, end).match(WORD)?.[0].length ?? 0);
-    const quote = this.#sql ? '"' : "`";
-    const safe = /^[\p{L}_][\p{L}\p{N}_/]*(\.[\p{L}\p{N}_]+)*$/u.test(name) && !(this.#sql && name.includes("/"));
-    this.#input.setRangeText(safe ? name : quote + name + quote, start, end, "end");
+    const safe = /^[\p{L}_][\p{L}\p{N}_]*$/u.test(name);
+    this.#input.setRangeText(safe ? name : `"${name}"`, start, end, "end");
     this.#hide();
   }
 

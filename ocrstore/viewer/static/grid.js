@@ -271,8 +271,8 @@ export class Grid {
 function about(item) {
   const parts = [];
   if (item.width && item.height) parts.push(`${item.width}×${item.height}`);
-  if (item["polygons.count"] !== undefined) {
-    const polygons = item["polygons.count"];
+  if (item.polygons_count !== undefined) {
+    const polygons = item.polygons_count;
     parts.push(`${count(polygons)} ${polygons === 1 ? "polygon" : "polygons"}`);
   }
   const out = [make("span", {}, parts.join(" · "))];
@@ -280,7 +280,7 @@ function about(item) {
     const grade = item.hmean >= 0.8 ? "good" : item.hmean >= 0.5 ? "fair" : "poor";
     out.push(make("b", { class: `score ${grade}`, title: "H-mean" }, share(item.hmean)));
   } else if (item.value !== undefined && item.value !== null && !(item.value === item.key)) {
-    const known = [item.width, item.height, item["polygons.count"]];
+    const known = [item.width, item.height, item.polygons_count];
     if (!known.includes(item.value)) out.push(make("b", { class: "value" }, String(item.value)));
   }
   return out;

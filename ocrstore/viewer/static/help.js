@@ -8,11 +8,12 @@ const KEYS = [
   ["Layers", [["p i t", "polygons, ignored, texts"], ["d", "predictions"], ["m h", "probability, threshold map"], ["x y", "their masks"]]],
 ];
 const FILTERS = [
-  ["width > 1000 and polygons.count >= 5", "numbers"],
-  ['key ~ "img_1"', "a regular expression in a text"],
-  ['texts ~ "total" or ignored.true = 0', "any of a list of texts"],
-  ["not annotated", "true or false"],
-  ["hmean < 0.5", "with predictions"],
+  ["img_1 total", "words: each is in the key or a text, upper and lower case alike"],
+  ['"grand total"', "double quotes keep words together"],
+  ["width > 1000 AND polygons_count >= 5", "SQL: numbers"],
+  ["key LIKE 'img_1%' OR list_contains(texts, 'TOTAL')", "SQL: a pattern; an entry of a list"],
+  ["NOT annotated", "SQL: true or false"],
+  ["hmean < 0.5", "SQL, with predictions"],
 ];
 
 export function fillHelp(facts) {
@@ -27,9 +28,9 @@ export function fillHelp(facts) {
   }
   const names = make("p", { class: "names" });
   for (const { name, kind } of facts.fields) names.append(make("code", { title: kind }, name), " ");
-  const sql = facts.sql
-    ? "Press SQL for conditions in SQL over the same fields, lists included."
-    : "SQL conditions come with duckdb: pip install 'ocrstore[sql]'.";
+  const rule =
+    "A filter is SQL if it contains = < > or ( outside of double quotes, or begins with the name of a field " +
+    "(also after NOT). Everything else is words. SQL is what follows WHERE, in the dialect of duckdb.";
   find("help").replaceChildren(
     make(
       "form",
@@ -38,7 +39,7 @@ export function fillHelp(facts) {
       make("div", { class: "columns" }, ...columns),
       make("h3", {}, "Filters"),
       filters,
-      make("p", { class: "soft" }, sql),
+      make("p", { class: "soft" }, rule),
       make("h3", {}, "Fields"),
       names,
     ),

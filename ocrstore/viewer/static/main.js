@@ -21,6 +21,7 @@ const filter = new FilterBox();
 const watch = new Watch((news) => start(news));
 let facts = null;
 let asked = null;
+let failed = false;
 
 async function start(news) {
   const first = facts === null;
@@ -34,7 +35,7 @@ async function start(news) {
   find("name").textContent = facts.name;
   find("name").title = facts.path;
   find("summary").textContent = describe(facts);
-  filter.setFields(facts.fields, facts.sql);
+  filter.setFields(facts.fields);
   fillSort(facts);
   fillHelp(facts);
   watch.setState(facts.state);
@@ -57,9 +58,10 @@ function describe(store) {
 
 async function show({ anew = false } = {}) {
   const route = current();
-  const wanted = JSON.stringify([route.filter, route.sql, route.sort, route.descending]);
-  if (anew || wanted !== asked) {
+  const wanted = JSON.stringify([route.filter, route.sort, route.descending]);
+  if (anew || failed || wanted !== asked) {
     asked = wanted;
+    failed = false;
     filter.show(route);
     showOrder(route);
     const loading = ask(wanted);
@@ -83,18 +85,21 @@ async function ask(wanted) {
     await pages.reset();
     if (asked !== wanted) return;
     filter.error(null);
-    filter.matches(pages.total, facts.samples);
+    filter.matches(pages, facts.samples);
     if (pages.total) empty(null);
-    else if (facts.samples) empty("No sample passes this filter.", "Loosen it, or remove it.");
-    else empty("This store has no samples.", "Append some, and this page will tell you.");
+    else if (!facts.samples) empty("This store has no samples.", "Append some, and this page will tell you.");
+    else if (pages.sql) empty("No sample fulfils this SQL condition.", current().filter);
+    else empty("No sample has these words in its key or texts.", `${current().filter} — press ? for how to filter by SQL.`);
   } catch (error) {
     if (error.name === "AbortError" || asked !== wanted) return;
+    failed = true;
     pages.total = 0;
-    filter.matches(null, 0);
+    filter.matches(null);
     if (error.kind === "filter") {
       filter.error(error);
-      empty("The filter is not understood.", "See the note below it.");
-    } else empty("The samples cannot be listed.", error.message);
+      empty("This filter did not work.", "The note below the search box says why.");
+    } else if (error.kind === "busy") empty("The viewer is busy.", error.message);
+    else empty("The samples cannot be listed.", error.message);
   } finally {
     if (asked === wanted) {
       find("grid").classList.remove("busy");
@@ -113,8 +118,8 @@ function empty(title, text) {
 
 function fillSort(store) {
   const options = [make("option", { value: "" }, "stored order")];
-  for (const { name, kind } of store.fields) {
-    if (kind !== "texts" && name !== "row") options.push(make("option", { value: name }, name));
+  for (const { name, sortable } of store.fields) {
+    if (sortable && name !== "row") options.push(make("option", { value: name }, name));
   }
   find("sort").replaceChildren(...options);
 }

@@ -12,6 +12,7 @@ export class Pages {
   #generation = 0;
   total = null;
   state = "";
+  sql = false; // whether the server read the filter as SQL
 
   // forget everything and ask anew; resolves with the first page
   async reset() {
@@ -29,7 +30,7 @@ export class Pages {
     const index = position - page.start;
     if (index >= page.rows.length) return undefined;
     const item = { position, row: page.rows[index], key: page.keys[index] };
-    for (const name of ["width", "height", "polygons.count", "ignored.true", "hmean", "value"]) {
+    for (const name of ["width", "height", "polygons_count", "ignored_true", "hmean", "value"]) {
       if (page[name]) item[name] = page[name][index];
     }
     return item;
@@ -71,6 +72,7 @@ export class Pages {
         if (generation !== this.#generation) return page;
         this.total = page.total;
         this.state = page.state;
+        this.sql = page.sql;
         this.#pages.set(number, page);
         if (this.#pages.size > KEPT) this.#pages.delete(this.#pages.keys().next().value);
         return page;

@@ -10,7 +10,6 @@ export function parse(hash) {
   return {
     key: found ? decode(found[1]) : null,
     filter: given.get("filter") ?? "",
-    sql: given.get("sql") === "1",
     sort: given.get("sort") ?? "",
     descending: given.get("descending") === "1",
   };
@@ -19,7 +18,6 @@ export function parse(hash) {
 export function format(route) {
   const query = new URLSearchParams();
   if (route.filter) query.set("filter", route.filter);
-  if (route.sql) query.set("sql", "1");
   if (route.sort) query.set("sort", route.sort);
   if (route.descending) query.set("descending", "1");
   const path = route.key === null ? "/" : `/sample/${encodeURIComponent(route.key)}`;
@@ -45,7 +43,6 @@ export const current = () => parse(location.hash);
 export function query(route = current()) {
   const parameters = {};
   if (route.filter) parameters.filter = route.filter;
-  if (route.sql) parameters.sql = "1";
   if (route.sort) parameters.sort = route.sort;
   if (route.descending) parameters.descending = "1";
   return parameters;
@@ -53,7 +50,10 @@ export function query(route = current()) {
 
 export function go(changes, { replace = false } = {}) {
   const next = format({ ...current(), ...changes });
-  if (next === location.hash) return;
+  if (next === location.hash) {
+    tell(); // the same again: a query that failed is asked once more
+    return;
+  }
   if (replace) history.replaceState(history.state, "", next);
   else history.pushState({ opened: Boolean(changes.key) }, "", next);
   tell();

@@ -5,9 +5,18 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.viewer.pictures import MAX_SIDE, encode_map, encode_picture
-from ocrstore.viewer.thumbnails import COLOURS, Outline, Thumbnails
-from ocrstore.viewer.views import find_picture, find_views, forward_matrix, picture_size
+from ocrstore.viewer.renditions import (
+    COLOURS,
+    MAX_SIDE,
+    Outline,
+    Thumbnails,
+    encode_map,
+    encode_picture,
+    find_picture,
+    find_views,
+    picture_size,
+    view_matrices,
+)
 
 
 def decode(data, flags=cv2.IMREAD_UNCHANGED):
@@ -22,7 +31,7 @@ def test_views(opened):
     assert view.name == "64" and view.maps == ["prob_map", "thresh_map", "prob_mask", "thresh_mask"]
     assert find_picture(opened) == "image"
     assert picture_size(opened, 1, "image") == (160, 120)
-    np.testing.assert_allclose(forward_matrix(opened, 0, view), np.diag([0.4, 0.4, 1]))
+    np.testing.assert_allclose(view_matrices(opened, 0, view)[0], np.diag([0.4, 0.4, 1]))
 
 
 def test_a_store_of_other_columns(make_store):
@@ -30,7 +39,7 @@ def test_a_store_of_other_columns(make_store):
     store = ocrstore.open(make_store())
     (view,) = find_views(store)
     assert view.columns == {"tensor": "tensor"} and find_picture(store) == "image"
-    assert forward_matrix(store, 0, view) is None
+    assert view_matrices(store, 0, view) is None
     thumbnails = Thumbnails(store, "image", view)
     assert decode(thumbnails.make(2, 320, [])).shape == (64, 64, 3)
 

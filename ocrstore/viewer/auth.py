@@ -1,11 +1,10 @@
-"""Who may ask: the token, the Host header, the headers that every answer carries."""
+"""Check the token and the Host header of requests and add security headers to responses."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import secrets
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -43,7 +42,7 @@ def new_token() -> str:
 
 
 class Guard:
-    """Lets through who shows the token, in the address once and in a cookie from then on."""
+    """Pass on requests that carry the token: in the first URL, then in a cookie."""
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self._app = app
@@ -55,7 +54,7 @@ class Guard:
             self._hosts |= {"127.0.0.1", "localhost"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse to."""
+        """Pass the request on, or answer with a 403 page that says why."""
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
@@ -76,7 +75,7 @@ class Guard:
             given = _query_token(scope)
             if given is not None and self._is_token(given):
                 cookie = f"{self._cookie}={given}; HttpOnly; SameSite=Strict; Path=/"
-            elif not self._is_token(self._cookie_token(headers)):
+            elif not any(map(self._is_token, self._cookie_values(headers))):
                 answer = _refusal(
                     "The link is incomplete or out of date",
                     "Every start of the viewer makes a new link. Copy the whole address that "
@@ -99,14 +98,14 @@ class Guard:
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode("utf-8", "replace"), self._token)
 
-    def _cookie_token(self, headers: Headers) -> str:
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        morsel = cookies.get(self._cookie)
-        return morsel.value if morsel is not None else ""
+    def _cookie_values(self, headers: Headers) -> list[str]:
+        """Return every value that the cookie header has under the viewer's name.
+
+        http.cookies stops at the first cookie that it cannot parse, and browsers send the cookies
+        of all servers on localhost, whatever is in them. So only the separators are parsed here.
+        """
+        pairs = (pair.partition("=") for pair in ";".join(headers.getlist("cookie")).split(";"))
+        return [value.strip() for name, _, value in pairs if name.strip() == self._cookie]
 
     def _from_here(self, scope: Scope, headers: Headers) -> bool:
         """Tell whether a request that changes something comes from the viewer's own page."""

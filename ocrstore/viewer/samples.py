@@ -1,9 +1,12 @@
-"""One state of a store as the viewer shows it: facts, pages of the grid, one sample in full."""
+"""Describe one state of a store for the page: facts, pages of the grid, one sample in full."""
 
 from __future__ import annotations
 
 import base64
 import math
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,22 +15,71 @@ import pyarrow.compute as pc
 
 from ocrstore.errors import UnknownColumnError, UnknownRowError
 from ocrstore.store import Store
-from ocrstore.viewer import sql
-from ocrstore.viewer.fields import read_fields
-from ocrstore.viewer.ordering import Orderings, Query
-from ocrstore.viewer.pictures import encode_map, encode_picture
-from ocrstore.viewer.scoring import Scores, read_truths
-from ocrstore.viewer.thumbnails import Outline, Thumbnails
-from ocrstore.viewer.views import (
+from ocrstore.viewer.fields import NUMBER, SORTABLE, Fields, read_fields
+from ocrstore.viewer.predictions import Scores, read_truths, typed_attributes
+from ocrstore.viewer.query import Filter, FilterError, Rows
+from ocrstore.viewer.renditions import (
+    Outline,
     ShownView,
+    Thumbnails,
+    encode_map,
+    encode_picture,
     find_picture,
     find_views,
-    forward_matrix,
     picture_size,
+    view_matrices,
 )
 
 MAX_PAGE = 500
-_PAGE_FIELDS = ("width", "height", "polygons.count", "ignored.true", "hmean")
+_KEPT = 16
+_PAGE_FIELDS = ("width", "height", "polygons_count", "ignored_true", "hmean")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which samples are shown, and in which order."""
+
+    filter: str = ""
+    sort: str = ""
+    descending: bool = False
+
+
+class Selector:
+    """Find the rows of a selection; keeps the last results. Threads may share it."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._known: OrderedDict[Selection, Rows] = OrderedDict()
+        self._lock = threading.Lock()
+        self.filter = Filter(fields.table())
+
+    def rows(self, selection: Selection) -> Rows:
+        """Return the rows of a selection, in order."""
+        with self._lock:
+            if selection in self._known:
+                self._known.move_to_end(selection)
+                return self._known[selection]
+        found = self._find(selection)
+        with self._lock:
+            self._known[selection] = found
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return found
+
+    def _find(self, selection: Selection) -> Rows:
+        sort, text = selection.sort, selection.filter.strip()
+        if sort and (sort not in self._fields or self._fields[sort].kind not in SORTABLE):
+            raise FilterError(f"cannot sort by {sort}; choose another field")
+        rows = self.filter.rows(text) if text else np.arange(len(self._fields.array("row")))
+        if not sort or (sort == "row" and not selection.descending):
+            return rows
+        values = pc.take(self._fields.array(sort), pa.array(rows))
+        direction = "descending" if selection.descending else "ascending"
+        # two keys: samples with equal values stay in the order of the store
+        table = pa.table({"value": values, "row": rows})
+        keys = [("value", direction), ("row", "ascending")]
+        order = pc.sort_indices(table, sort_keys=keys)  # nulls come last
+        return np.asarray(rows[order.to_numpy()], np.int64)
 
 
 class Catalog:
@@ -37,7 +89,7 @@ class Catalog:
         self.store = store
         self.scores = scores
         self.fields = read_fields(store, scores.numbers if scores else {})
-        self.orderings = Orderings(store, self.fields)
+        self.selector = Selector(self.fields)
         self.views = find_views(store)
         self.picture = find_picture(store)
         self.thumbnails = Thumbnails(store, self.picture, self.views[0] if self.views else None)
@@ -45,12 +97,16 @@ class Catalog:
         self.state = f"{store.fingerprint[:12]}.{store.generation}.{mapping.inode:x}"
         """Differs between any two states; part of the addresses of pictures."""
 
+    def close(self) -> None:
+        """End the child processes that run queries."""
+        self.selector.filter.close()
+
     def facts(self) -> dict[str, Any]:
         """Describe the store as a whole."""
         counts = {
             name: int(pc.sum(self.fields.array(field)).as_py() or 0)
-            for name, field in (("polygons", "polygons.count"), ("ignored", "ignored.true"))
-            if field in self.fields
+            for name, field in (("polygons", "polygons_count"), ("ignored", "ignored_true"))
+            if self._is_number(field)
         }
         path = str(self.store.path)
         return {
@@ -63,7 +119,8 @@ class Catalog:
             "generation": self.store.generation,
             **counts,
             "fields": [
-                {"name": f.name, "kind": f.kind} for f in map(self.fields.get, self.fields) if f
+                {"name": f.name, "kind": f.kind, "sortable": f.kind in SORTABLE}
+                for f in self.fields.values()
             ],
             "picture": self.picture is not None,
             "thumbnails": self.thumbnails.column is not None,
@@ -71,33 +128,36 @@ class Catalog:
                 {"name": view.name, "tensor": "tensor" in view.columns, "maps": view.maps}
                 for view in self.views
             ],
-            "sql": sql.is_available(),
             "predictions": self.scores.to_json() if self.scores else None,
         }
 
-    def page(self, query: Query, start: int, count: int) -> dict[str, Any]:
+    def page(self, selection: Selection, start: int, count: int) -> dict[str, Any]:
         """Return what the grid shows of some samples, as columns."""
-        rows = self.orderings.rows(query)
+        rows = self.selector.rows(selection)
         shown = rows[max(0, start) : max(0, start) + min(count, MAX_PAGE)]
         taken = pa.array(shown)
         page: dict[str, Any] = {
             "state": self.state,
             "total": len(rows),
+            "sql": self.selector.filter.is_sql(selection.filter),
             "start": max(0, start),
             "rows": shown.tolist(),
             "keys": pc.take(self.fields.array("key"), taken).to_pylist(),
         }
         for name in _PAGE_FIELDS:
-            if name in self.fields:
+            if self._is_number(name):
                 page[name] = plain(pc.take(self.fields.array(name), taken).to_pylist())
-        if query.sort in self.fields:
-            page["value"] = plain(pc.take(self.fields.array(query.sort), taken).to_pylist())
+        if selection.sort in self.fields:
+            page["value"] = plain(pc.take(self.fields.array(selection.sort), taken).to_pylist())
         return page
 
-    def position(self, query: Query, row: int) -> int | None:
+    def position(self, selection: Selection, row: int) -> int | None:
         """Return where in a query's answer a row stands."""
-        found = np.flatnonzero(self.orderings.rows(query) == row)
+        found = np.flatnonzero(self.selector.rows(selection) == row)
         return int(found[0]) if len(found) else None
+
+    def _is_number(self, name: str) -> bool:
+        return name in self.fields and self.fields[name].kind == NUMBER
 
     def check_row(self, row: int) -> int:
         """Return a row that exists."""
@@ -112,18 +172,19 @@ class Catalog:
         store = self.store
         record = store.attributes(row)
         size = picture_size(store, row, self.picture)
-        special = ("polygons", "ignored", "texts", "languages", "problems")
-        polygons, ignored = read_truths(store, row)
+        special = typed_attributes(store)
+        truths = read_truths(store, row)
         return {
             "state": self.state,
             "row": row,
             "key": self.fields.array("key")[row].as_py(),
             "size": size,
-            "polygons": [plain(points.ravel().tolist()) for points in polygons],
-            "ignored": ignored,
-            "texts": record.get("texts"),
-            "languages": record.get("languages"),
-            "problems": record.get("problems"),
+            "polygons": [points.ravel().tolist() for points in truths.polygons],
+            "ignored": truths.ignored,
+            "texts": truths.texts,
+            "languages": truths.languages,
+            "unusable": truths.unusable,
+            "problems": record.get("problems") if "problems" in special else None,
             "attributes": {k: plain(v) for k, v in record.items() if k not in special},
             "picture": self.picture,
             "views": [self._view(row, view) for view in self.views],
@@ -143,18 +204,18 @@ class Catalog:
 
     def outlines(self, row: int) -> list[Outline]:
         """Return what is drawn on a thumbnail: polygons, or how the predictions fared."""
-        polygons, ignored = read_truths(self.store, row)
-        states = ["ignored" if flag else "truth" for flag in ignored]
-        drawn: list[Outline] = []
+        truths = read_truths(self.store, row)
+        states = ["ignored" if flag else "truth" for flag in truths.ignored]
+        alarms: list[Outline] = []
         found = self._predictions(row)
         if self.scores is not None and found is not None:
             states = found["truths"]
             boxes = self.scores.predictions.boxes[row]
             for box, shown in zip(boxes, found["boxes"], strict=True):
                 if shown["state"] == "false_alarm":
-                    drawn.append(Outline(box.points, "false_alarm"))
-        drawn = [Outline(p, state) for p, state in zip(polygons, states, strict=True)] + drawn
-        return sorted(drawn, key=lambda outline: outline.state != "ignored")
+                    alarms.append(Outline(box.points, "false_alarm"))
+        drawn = [Outline(p, state) for p, state in zip(truths.polygons, states, strict=True)]
+        return sorted(drawn + alarms, key=lambda outline: outline.state != "ignored")
 
     def render(self, row: int, column: str) -> tuple[bytes, str]:
         """Return a column's row as a browser shows it: bytes and media type."""
@@ -171,7 +232,8 @@ class Catalog:
         raise UnknownColumnError(f"{self.store.path}: column {column!r} holds no pictures or maps.")
 
     def _view(self, row: int, view: ShownView) -> dict[str, Any]:
-        forward = forward_matrix(self.store, row, view)
+        matrices = view_matrices(self.store, row, view)
+        forward, inverse = matrices if matrices is not None else (None, None)
         some = next(view.columns[part] for part in ("tensor", *view.maps) if part in view.columns)
         height, width = self.store[some].shapes[row].tolist()[:2]
         layers = {
@@ -181,7 +243,7 @@ class Catalog:
             "name": view.name,
             "size": [height, width],
             "forward": None if forward is None else forward.ravel().tolist(),
-            "inverse": None if forward is None else np.linalg.inv(forward).ravel().tolist(),
+            "inverse": None if inverse is None else inverse.ravel().tolist(),
             "layers": layers,
         }
 
@@ -193,12 +255,11 @@ class Catalog:
         hit = {truth for truth, _ in pairing.pairs}
         counted = set(pairing.counted_detections)
         care = set(pairing.counted_truths)
-        _, ignored = read_truths(self.store, row)
+        truths = len(read_truths(self.store, row).polygons)
         score = pairing.score
         return {
             "truths": [
-                "hit" if i in hit else "miss" if i in care else "ignored"
-                for i in range(len(ignored))
+                "hit" if i in hit else "miss" if i in care else "ignored" for i in range(truths)
             ],
             "boxes": [
                 {
