@@ -165,7 +165,7 @@ def run_network(args) -> dict:
     import torch
     from lightning.pytorch.profilers import SimpleProfiler
 
-    from ocrstore.torch.dbnet.module import DBNetModule
+    from ocrstore.dbnet.module import DBNetModule
 
     class Validated(DBNetModule):
         def training_step(self, batch, batch_idx):  # noqa: ARG002  # Lightning's signature

@@ -51,8 +51,7 @@ def predict_command(
     Exit code 1 if a picture could not be read.
     """
     with explain_missing("predict"):
-        from ocrstore.torch.dbnet.detector import Detector
-        from ocrstore.torch.dbnet.prediction import predict_pictures
+        from ocrstore.dbnet.predict import Detector, predict_pictures
     changes = {} if min_score is None else {"min_score": min_score}
     detector = Detector.load(checkpoint, device=device, polygons=polygons, **changes)
     with progress_bar("finding text", quiet=quiet) as advance:

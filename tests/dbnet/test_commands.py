@@ -15,15 +15,14 @@ from click.testing import CliRunner
 
 from ocrstore.building.build import build
 from ocrstore.cli import cli
+from ocrstore.dbnet.checkpoint import provenance_of
+from ocrstore.dbnet.module import DBNetModule
+from ocrstore.dbnet.network import ModelConfig
+from ocrstore.dbnet.predict import Detector
+from ocrstore.dbnet.train import TrainParams, fit, precision_of, require_enough
 from ocrstore.errors import RecipeMismatchError, SchemaError, StoreExistsError, WriteError
 from ocrstore.store import open_store
 from ocrstore.torch import OCRStoreDataset
-from ocrstore.torch.dbnet.detector import Detector
-from ocrstore.torch.dbnet.fitting import TrainParams, fit, precision_of
-from ocrstore.torch.dbnet.model import ModelConfig
-from ocrstore.torch.dbnet.module import DBNetModule
-from ocrstore.torch.dbnet.prerequisites import require_enough
-from ocrstore.torch.dbnet.provenance import provenance_of
 
 # what Lightning warns of in a small training is meant here: few workers, a used folder
 pytestmark = [
@@ -66,7 +65,7 @@ def trained(store, tmp_path_factory):
 
 def test_train_without_tensorboard(store, tmp_path, monkeypatch):
     """It says so and logs to CSV alone."""
-    monkeypatch.setattr("ocrstore.torch.dbnet.fitting.has_tensorboard", lambda: False)
+    monkeypatch.setattr("ocrstore.dbnet.train.has_tensorboard", lambda: False)
     printed = run("train", store, "--out", tmp_path / "b", "--epochs", 1, *SMALL, *QUICK)
     assert "TensorBoard is not installed" in printed
     assert (tmp_path / "b" / "csv").is_dir() and not (tmp_path / "b" / "tensorboard").exists()
@@ -189,7 +188,7 @@ def test_eval_prints_figures_and_writes_the_table(trained, store, tmp_path):
 
 def test_a_table_that_cannot_be_written_shows_before_the_measuring(store, tmp_path, monkeypatch):
     """Nothing is measured in vain; a table of before stays until there is a new one."""
-    monkeypatch.setattr("ocrstore.torch.dbnet.oracle.oracle", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ocrstore.evaluation.upper_bound.upper_bound", lambda *_, **__: 1 / 0)
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="file"):
         run("eval", store, "--oracle", "--table", tmp_path / "file" / "t.csv")
@@ -300,8 +299,8 @@ def test_wrong_use_is_explained(store, tmp_path):
 DDP = """
 import json, sys
 import lightning as L
-from ocrstore.torch.dbnet.fitting import TrainParams, fit
-from ocrstore.torch.dbnet.model import ModelConfig
+from ocrstore.dbnet.train import TrainParams, fit
+from ocrstore.dbnet.network import ModelConfig
 
 class Note(L.Callback):
     def on_fit_end(self, trainer, module):

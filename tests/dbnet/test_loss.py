@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ocrstore.torch.dbnet.loss import LossParams, balanced_bce, dbnet_loss, dice, masked_l1
-from ocrstore.torch.dbnet.model import DBNet, ModelConfig, Output
+from ocrstore.dbnet.loss import LossParams, balanced_bce, dbnet_loss, dice, masked_l1
+from ocrstore.dbnet.network import DBNet, ModelConfig, Output
 
 LOG2 = math.log(2)
 

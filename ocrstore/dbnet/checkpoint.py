@@ -1,12 +1,16 @@
-"""What data a checkpoint has learned from: written into it, compared when it is used again."""
+"""Checkpoint files: what the network was trained from, and the one reader."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
+
 from ocrstore.errors import RecipeMismatchError, SchemaError
+from ocrstore.evaluation.ground_truth import find_view
 from ocrstore.recipe import Recipe
 from ocrstore.store import Store
 
@@ -68,25 +72,23 @@ def provenance_of(store: Store, *, view: str | None = None) -> Provenance:
     return Provenance(store_fingerprint=store.fingerprint, recipe=dict(record["recipe"]), view=name)
 
 
-def find_view(
-    store: Store, view: str | None, *, needs: Sequence[str] = ()
-) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the record of a view (the default one if none is named).
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint of `DBNetModule`, without running any code that the file may contain."""
+    try:
+        checkpoint: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as exc:
+        raise SchemaError(f"no checkpoint at {path}") from exc
+    except Exception as exc:  # torch raises whatever its zip and pickle readers raise
+        kind = type(exc).__name__
+        raise SchemaError(
+            f"{path} is not a checkpoint that torch can load safely ({kind})"
+        ) from exc
+    if not isinstance(checkpoint, dict) or KEY not in checkpoint:
+        raise SchemaError(f"{path} is no checkpoint of `ocrstore train`: it has no {KEY!r} record")
+    return checkpoint
 
-    `needs` are columns, by their logical names, without which it is of no use.
-    """
-    views: Mapping[str, Any] = store.metadata.get("views") or {}
-    if not views:
-        raise SchemaError(
-            f"{store.path} has no baked view: build it with a recipe (`ocrstore build`)"
-        )
-    name = view or str(store.metadata.get("default_view") or next(iter(views)))
-    if name not in views:
-        raise SchemaError(f"{store.path} has no view {name!r}; it has {', '.join(views)}")
-    missing = [column for column in needs if column not in views[name]["columns"]]
-    if missing:
-        raise SchemaError(
-            f"{store.path}: view {name!r} lacks {', '.join(missing)}. Build it with them"
-            " (`ocrstore build` makes them unless its columns are chosen by hand)"
-        )
-    return name, views[name]
+
+def net_state(checkpoint: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the network's own state dict out of a checkpoint."""
+    state: dict[str, torch.Tensor] = checkpoint["state_dict"]
+    return {k.removeprefix("net."): v for k, v in state.items() if k.startswith("net.")}

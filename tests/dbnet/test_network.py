@@ -3,9 +3,8 @@
 import pytest
 import torch
 
+from ocrstore.dbnet.network import IMAGENET_MEAN, IMAGENET_STD, DBNet, ModelConfig, step_function
 from ocrstore.errors import SchemaError
-from ocrstore.torch.dbnet.head import step_function
-from ocrstore.torch.dbnet.model import IMAGENET_MEAN, IMAGENET_STD, DBNet, ModelConfig
 
 TINY = ModelConfig(backbone="resnet10", width=8, inner=16)
 

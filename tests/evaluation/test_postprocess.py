@@ -6,8 +6,8 @@ import pyclipper
 import pytest
 
 from ocrstore.errors import SchemaError
-from ocrstore.evaluation.polygon import iou_matrix
-from ocrstore.torch.dbnet.postprocess import (
+from ocrstore.evaluation.polygons import iou_matrix
+from ocrstore.evaluation.postprocess import (
     PostParams,
     detect,
     detect_one,
