@@ -203,7 +203,7 @@ def run_network(args) -> dict:
         profiler=profiler,
         callbacks=[Watch()],
     )
-    module = Validated(model={"backbone": "resnet10", "width": 8, "inner": 32})
+    module = Validated(model={"backbone": "resnet10", "width": 16, "inner": 32})
     nothing = torch.utils.data.DataLoader([0])
     trainer.fit(module, nothing, make_loader(args))
     return {"epochs": epochs}

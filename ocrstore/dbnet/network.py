@@ -279,12 +279,11 @@ class ModelConfig:
             raise SchemaError(
                 f"unknown backbone {self.backbone!r}: expected one of {', '.join(BACKBONES)}"
             )
-        # fewer than 8 channels are outside what vendors test: torch 2.13's CPU kernel for strided
-        # 1x1 convolutions over 4 channels-last channels writes past its buffer
-        if self.width < 8 or self.inner < 16 or self.width % 8 or self.inner % 16:
+        # torch 2.13's CPU kernel for strided 1x1 convolutions over 4 or 8 channels-last channels
+        # writes past its buffer when it runs on several threads (heap corruption, no exception)
+        if self.width < 16 or self.inner < 16 or self.width % 16 or self.inner % 16:
             raise SchemaError(
-                f"width {self.width} and inner {self.inner} make no network: expected positive "
-                "multiples of 8 and of 16"
+                f"width {self.width} and inner {self.inner}: expected positive multiples of 16"
             )
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise SchemaError(f"mean {self.mean} and std {self.std}: expected 3 each, std positive")

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The dirpath has changed"),
 ]
 
-SMALL = ["--backbone", "resnet10", "--width", "8", "--inner", "32", "--precision", "32"]
+SMALL = ["--backbone", "resnet10", "--width", "16", "--inner", "32", "--precision", "32"]
 QUICK = ["--batch-size", "3", "--workers", "0", "--accelerator", "cpu", "--quiet"]
 
 
@@ -129,8 +129,8 @@ def test_what_cannot_be_trained_is_said_before(store, trained, drawn_folder, tmp
     with pytest.raises(SchemaError, match="not a checkpoint that torch can load") as caught:
         fit(store, out=tmp_path / "x", resume=tmp_path / "text.ckpt")
     assert "weights_only" not in str(caught.value)
-    with pytest.raises(SchemaError, match=r"width: 8 -> 16"):
-        model = ModelConfig(backbone="resnet10", width=16, inner=32)
+    with pytest.raises(SchemaError, match=r"width: 16 -> 32"):
+        model = ModelConfig(backbone="resnet10", width=32, inner=32)
         fit(store, out=tmp_path / "x", model=model, resume=trained / "last.ckpt")
     with pytest.raises(SchemaError, match="accelerator 'abacus'"):
         fit(store, out=tmp_path / "x", params=TrainParams(accelerator="abacus"))
@@ -318,7 +318,7 @@ if __name__ == "__main__":
     fit(
         sys.argv[1],
         out=sys.argv[2],
-        model=ModelConfig(backbone="resnet10", width=8, inner=32),
+        model=ModelConfig(backbone="resnet10", width=16, inner=32),
         params=TrainParams(
             epochs=2, batch_size=2, workers=0, precision="32", accelerator="cpu", devices=2
         ),

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*exists and is not empty"),
 ]
 
-TINY = {"backbone": "resnet10", "width": 8, "inner": 64}
+TINY = {"backbone": "resnet10", "width": 16, "inner": 64}
 
 
 def provenance(**changes):
