@@ -27,7 +27,14 @@ _SHOWN = 10
 @click.option("--table", type=click.Path(dir_okay=False, path_type=Path), help="CSV per picture.")
 @click.option("--any-recipe", is_flag=True, help="Measure although the recipes differ.")
 @click.option(
-    "--min-score", type=click.FloatRange(0, 1), help="Keep boxes from this score on (0.6)."
+    "--rules",
+    type=click.Choice(["ocrstore", "db"]),
+    help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
+)
+@click.option(
+    "--min-score",
+    type=click.FloatRange(0, 1),
+    help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
 )
 @click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
 @click.option("--batch-size", type=COUNT, default=8, show_default=True)
@@ -43,6 +50,7 @@ def eval_command(
     view: str | None,
     table: Path | None,
     any_recipe: bool,
+    rules: str | None,
     min_score: float | None,
     polygons: bool,
     batch_size: int,
@@ -61,9 +69,9 @@ def eval_command(
         raise click.UsageError("give --checkpoint or --oracle, one of them")
     if table is not None:
         _require_writable(table)  # before the work, not after it
-    changes: dict[str, Any] = {"polygons": polygons}
-    if min_score is not None:
-        changes["min_score"] = min_score
+    with explain_missing("eval", "build"):
+        from ocrstore.evaluation.postprocess import changes_for
+    changes = changes_for(rules, min_score=min_score, polygons=polygons)
     if checkpoint is None:
         result = _upper_bound(store, view, changes, quiet=as_json)
     else:

@@ -204,6 +204,23 @@ def test_eval_of_the_oracle(store):
     assert figures["hmean"] > 0.9 and figures["cleval"]["recall"] > 0.9
 
 
+def test_the_authors_rules_can_be_asked_for(trained, store, drawn_folder, tmp_path):
+    """`--rules db` finds less of the store's own maps, and rounds to whole pixels in predict."""
+    own, theirs = (
+        json.loads(run("eval", store, "--oracle", "--json", "--rules", rules))
+        for rules in ("ocrstore", "db")
+    )
+    assert theirs["recall"] < own["recall"] and own == json.loads(
+        run("eval", store, "--oracle", "--json")
+    )
+    picture = drawn_folder / "images" / "img_0.jpg"
+    given = ("predict", picture, "--checkpoint", trained / "best.ckpt", "--quiet")
+    run(*given, "--out", tmp_path, "--rules", "db", "--min-score", "0.01")
+    (boxes,) = json.loads((tmp_path / "boxes.json").read_text()).values()
+    points = np.array([box["points"] for box in boxes])
+    assert len(boxes) and (points == np.rint(points)).all()
+
+
 def test_eval_on_another_recipe_says_what_differs(trained, store, drawn_folder, tmp_path):
     """Refused with the field's name; measured all the same if asked to."""
     other = tmp_path / "other.ocrs"
