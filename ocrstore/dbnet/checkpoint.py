@@ -1,7 +1,9 @@
-"""Checkpoint files: what the network was trained from, and the one reader."""
+"""Checkpoint files: what they record beside the weights, how they are read and written."""
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ocrstore.errors import RecipeMismatchError, SchemaError
+from ocrstore.errors import RecipeMismatchError, SchemaError, WriteError
 from ocrstore.evaluation.ground_truth import find_view
 from ocrstore.recipe import Recipe
 from ocrstore.store import Store
@@ -92,3 +94,48 @@ def net_state(checkpoint: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Return the network's own state dict out of a checkpoint."""
     state: dict[str, torch.Tensor] = checkpoint["state_dict"]
     return {k.removeprefix("net."): v for k, v in state.items() if k.startswith("net.")}
+
+
+def write_checkpoint(content: Mapping[str, Any], path: str | Path) -> None:
+    """Write a checkpoint so that a crash at any moment leaves the previous or the new one whole.
+
+    It is written to a hidden file in the same folder (a rename works within one file system only),
+    synced and renamed.
+
+    Raises:
+        WriteError: The file system refused; the previous checkpoint is untouched.
+    """
+    target = Path(path)
+    # one name for each target, so that what a killed process left is replaced by the next write
+    partial = target.with_name(f".{target.name}.partial")
+    # torch's own writer turns the errors of a full disk into RuntimeErrors without a reason
+    data = io.BytesIO()
+    torch.save(dict(content), data)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as file:
+                file.write(data.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+    except OSError as exc:
+        kept = "the last good one is kept" if target.exists() else "there is none yet"
+        raise WriteError(
+            f"{target}: the checkpoint cannot be written: {exc.strerror or exc}; {kept}. Make room"
+            " or choose another --out, then resume"
+        ) from exc
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; Windows has no such call."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -11,6 +13,7 @@ from typing import Any
 
 import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
@@ -21,10 +24,22 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
-from ocrstore.dbnet.checkpoint import KEY, Provenance, provenance_of, read_checkpoint
+from ocrstore.dbnet.checkpoint import (
+    KEY,
+    Provenance,
+    provenance_of,
+    read_checkpoint,
+    write_checkpoint,
+)
 from ocrstore.dbnet.module import DBNetModule, PredictionPictures
 from ocrstore.dbnet.network import ModelConfig
-from ocrstore.errors import RecipeMismatchError, SchemaError, StoreExistsError
+from ocrstore.errors import (
+    OCRStoreError,
+    RecipeMismatchError,
+    SchemaError,
+    StoreExistsError,
+    WriteError,
+)
 from ocrstore.evaluation.ground_truth import find_view
 from ocrstore.evaluation.postprocess import params_for
 from ocrstore.pipeline import default_augmentation
@@ -107,6 +122,7 @@ def fit(
     """
     params = params or TrainParams()
     folder = Path(out)
+    require_writable(folder)
     if resume is None and not force:
         require_unused(folder)
     provenance = provenance_of(open_store(train), view=view)
@@ -149,6 +165,13 @@ def fit(
     handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
+    except OSError as exc:
+        if isinstance(exc, OCRStoreError):
+            raise
+        raise WriteError(
+            f"{folder}: {exc.strerror or exc}; checkpoints written before are kept. Make room or"
+            " choose another --out, then resume"
+        ) from exc
     except SystemExit as exc:
         # what Lightning makes of a Ctrl-C; it also ignores any further one
         if not trainer.interrupted:
@@ -214,6 +237,7 @@ def _trainer(
             num_sanity_val_steps=0,
             log_every_n_steps=1,
             callbacks=callbacks,
+            plugins=[DurableCheckpointIO()],
             logger=loggers,
             default_root_dir=folder,
             enable_progress_bar=not quiet,
@@ -224,6 +248,23 @@ def _trainer(
             f"accelerator {params.accelerator!r} with devices {params.devices!r} cannot be used"
             f" here: {exc}"
         ) from exc
+
+
+class DurableCheckpointIO(TorchCheckpointIO):
+    """Writes checkpoints by `write_checkpoint`.
+
+    Lightning's own goes through the temporary folder; where that is another file system, the file
+    is copied over the previous checkpoint, and a crash in between leaves neither.
+    """
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | os.PathLike[str],
+        storage_options: Any = None,  # noqa: ARG002  # Lightning's signature
+    ) -> None:
+        """Write a checkpoint."""
+        write_checkpoint(checkpoint, Path(path))
 
 
 def has_tensorboard() -> bool:
@@ -251,6 +292,18 @@ def _computes_bfloat16() -> bool:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # a build of torch without oneDNN
         return False
+
+
+def require_writable(folder: Path) -> None:
+    """Raise WriteError where the results cannot be written, before anything is trained."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as exc:
+        raise WriteError(
+            f"{folder}: cannot be written to: {exc.strerror or exc}. Choose another --out"
+        ) from exc
 
 
 def require_unused(folder: Path) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from ocrstore.building.build import build
 from ocrstore.maps import draw_maps
 
 
@@ -74,3 +75,11 @@ def bars_loader(count, *, batch_size=2):
 def bars_loader_fixture():
     """Return the function that makes loaders of drawn samples."""
     return bars_loader
+
+
+@pytest.fixture(scope="session")
+def drawn_store(drawn_folder, tmp_path_factory):
+    """Build a store of six drawn pictures at 96 px."""
+    out = tmp_path_factory.mktemp("store") / "drawn.ocrs"
+    build(drawn_folder / "images", out, size=96, workers=0)
+    return out

@@ -47,11 +47,9 @@ def run(*args, code=0):
 
 
 @pytest.fixture(scope="module")
-def store(drawn_folder, tmp_path_factory):
-    """Build a store of six drawn pictures at 96 px."""
-    out = tmp_path_factory.mktemp("store") / "drawn.ocrs"
-    build(drawn_folder / "images", out, size=96, workers=0)
-    return out
+def store(drawn_store):
+    """The store of six drawn pictures at 96 px."""
+    return drawn_store
 
 
 @pytest.fixture(scope="module")
