@@ -223,6 +223,25 @@ def import_albumentations() -> Any:
         ) from exc
 
 
+def default_augmentation(height: int, width: int) -> Any:
+    """Return what `train --augment` does: flip, rotate, scale, crop to the view's size, colour.
+
+    It runs on whole pictures; the maps are drawn from the transformed polygons.
+    """
+    A = import_albumentations()  # noqa: N806  # its own documentation calls it so
+    longest = max(height, width)
+    return A.Compose(
+        [
+            A.LongestMaxSize(longest),
+            A.HorizontalFlip(p=0.5),
+            A.Affine(rotate=(-10, 10), scale=(0.7, 2.0), p=1.0),
+            A.PadIfNeeded(height, width, border_mode=0, fill=0),
+            A.RandomCrop(height, width),
+            A.ColorJitter(brightness=0.25, contrast=0.25, saturation=0.25, hue=0.03, p=0.8),
+        ]
+    )
+
+
 def _check_arguments(given: Mapping[str, Any], made: Mapping[str, Any]) -> None:
     """Refuse an argument that the transform does not know, which albumentations would drop."""
     if "transforms" in made:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -170,3 +171,32 @@ def faults_library(tmp_path_factory: pytest.TempPathFactory) -> str:
         [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True
     )
     return str(library)
+
+
+WORDS = ("TOTAL", "12.50", "receipt", "Milk", "bread")
+
+
+@pytest.fixture(scope="session")
+def drawn_folder(tmp_path_factory):
+    """Write six pictures with words on paper, and ICDAR annotations beside them."""
+    folder = tmp_path_factory.mktemp("drawn")
+    (folder / "images").mkdir()
+    (folder / "gt").mkdir()
+    for number in range(6):
+        rng = np.random.default_rng(number)
+        picture = np.clip(rng.normal(215, 6, (360, 480, 3)), 0, 255).astype(np.uint8)
+        lines = []
+        for place in range(5):
+            word = WORDS[(number + place) % len(WORDS)]
+            left, top = 20 + int(rng.integers(0, 200)), 15 + 70 * place
+            (w, h), _ = cv2.getTextSize(word, cv2.FONT_HERSHEY_SIMPLEX, 1.2, 2)
+            at = (left + 4, top + h + 4)
+            cv2.putText(picture, word, at, cv2.FONT_HERSHEY_SIMPLEX, 1.2, (40, 30, 30), 2)
+            right, bottom = left + w + 8, top + h + 12
+            lines.append(f"{left},{top},{right},{top},{right},{bottom},{left},{bottom},{word}")
+        lines.append("400,300,470,300,470,350,400,350,###")
+        ok, data = cv2.imencode(".jpg", picture)
+        assert ok
+        (folder / "images" / f"img_{number}.jpg").write_bytes(data.tobytes())
+        (folder / "gt" / f"gt_img_{number}.txt").write_text("\n".join(lines) + "\n")
+    return folder

@@ -62,12 +62,30 @@ def test_reading_imports_arrow_and_lmdb_by_need_only(name):
     assert not roots(PACKAGE / f"{name}.py", top_level=True) & {"pyarrow", "lmdb"}
 
 
-def test_torch_is_imported_only_below_torch():
-    """No module outside ocrstore/torch imports torch or what needs it."""
-    outside = [path for path in modules() if "torch" not in path.relative_to(PACKAGE).parts]
+def test_torch_is_imported_only_below_torch_and_dbnet():
+    """No module outside of ocrstore/torch and ocrstore/dbnet imports torch or what needs it."""
+    outside = [p for p in modules() if p.relative_to(PACKAGE).parts[0] not in ("torch", "dbnet")]
     # a command may import what it needs inside its function
     offenders = [path.name for path in outside if roots(path, top_level=True) & HEAVY]
     assert offenders == []
+
+
+@pytest.mark.parametrize("path", modules("evaluation"), ids=lambda p: p.stem)
+def test_evaluation_never_needs_torch(path):
+    """Post-processing, metrics and the upper bound run where torch is not installed."""
+    assert not roots(path) & HEAVY
+    assert not any(name.startswith(("ocrstore.torch", "ocrstore.dbnet")) for name in imports(path))
+
+
+def test_evaluation_runs_without_torch():
+    """Every module of it is imported by a Python in which importing torch fails."""
+    names = [f"ocrstore.evaluation.{path.stem}" for path in modules("evaluation")]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {sorted(HEAVY)!r}: sys.modules[name] = None\n"
+        f"for name in {names!r}: importlib.import_module(name.removesuffix('.__init__'))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_importing_ocrstore_is_light():

@@ -36,10 +36,10 @@ from live import LiveDataset, collate
 from scenes import write_scenes
 
 from ocrstore.building.build import build
+from ocrstore.dbnet.module import DBNetModule
+from ocrstore.dbnet.network import ModelConfig
+from ocrstore.dbnet.train import precision_of
 from ocrstore.torch import OCRStoreDataset, ResumableSampler
-from ocrstore.torch.dbnet.fitting import precision_of
-from ocrstore.torch.dbnet.model import ModelConfig
-from ocrstore.torch.dbnet.module import DBNetModule
 
 # float16 has 11 significant bits: a value below 1 is rounded by at most half an ulp, 2^-12. Only
 # the threshold map is not 0 or 1, and its term (weight 10) is a mean of absolute differences.

@@ -165,7 +165,7 @@ def run_network(args) -> dict:
     import torch
     from lightning.pytorch.profilers import SimpleProfiler
 
-    from ocrstore.torch.dbnet.module import DBNetModule
+    from ocrstore.dbnet.module import DBNetModule
 
     class Validated(DBNetModule):
         def training_step(self, batch, batch_idx):  # noqa: ARG002  # Lightning's signature
@@ -203,7 +203,7 @@ def run_network(args) -> dict:
         profiler=profiler,
         callbacks=[Watch()],
     )
-    module = Validated(model={"backbone": "resnet10", "width": 8, "inner": 32})
+    module = Validated(model={"backbone": "resnet10", "width": 16, "inner": 32})
     nothing = torch.utils.data.DataLoader([0])
     trainer.fit(module, nothing, make_loader(args))
     return {"epochs": epochs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
@@ -12,6 +12,9 @@ from rich.table import Table
 from ocrstore.cli.console import COUNT, STORE, console, print_json, progress_bar
 from ocrstore.cli.extras import explain_missing
 from ocrstore.errors import WriteError
+
+if TYPE_CHECKING:
+    from ocrstore.evaluation.results import Results
 
 _SHOWN = 10
 
@@ -24,7 +27,14 @@ _SHOWN = 10
 @click.option("--table", type=click.Path(dir_okay=False, path_type=Path), help="CSV per picture.")
 @click.option("--any-recipe", is_flag=True, help="Measure although the recipes differ.")
 @click.option(
-    "--min-score", type=click.FloatRange(0, 1), help="Keep boxes from this score on (0.6)."
+    "--rules",
+    type=click.Choice(["ocrstore", "db"]),
+    help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
+)
+@click.option(
+    "--min-score",
+    type=click.FloatRange(0, 1),
+    help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
 )
 @click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
 @click.option("--batch-size", type=COUNT, default=8, show_default=True)
@@ -40,6 +50,7 @@ def eval_command(
     view: str | None,
     table: Path | None,
     any_recipe: bool,
+    rules: str | None,
     min_score: float | None,
     polygons: bool,
     batch_size: int,
@@ -56,32 +67,19 @@ def eval_command(
     """
     if oracle == (checkpoint is not None):
         raise click.UsageError("give --checkpoint or --oracle, one of them")
-    with explain_missing("eval"):
-        from ocrstore.torch.dbnet.cleval import CLEval
-        from ocrstore.torch.dbnet.evaluation import evaluate, summarise
-        from ocrstore.torch.dbnet.metric import write_table
-        from ocrstore.torch.dbnet.oracle import oracle as measure_oracle
-        from ocrstore.torch.dbnet.postprocess import params_for
-        from ocrstore.torch.dbnet.provenance import provenance_of
     if table is not None:
-        _require_writable(table)  # or else the measuring would be for nothing
-    changes: dict[str, Any] = {} if min_score is None else {"min_score": min_score}
+        _require_writable(table)  # before the work, not after it
+    with explain_missing("eval", "build"):
+        from ocrstore.evaluation.postprocess import changes_for
+    changes = changes_for(rules, min_score=min_score, polygons=polygons)
     if checkpoint is None:
-        from ocrstore.store import open_store
-
-        opened, cleval = open_store(store), CLEval()
-        recipe = provenance_of(opened, view=view).as_recipe
-        params = params_for(recipe, polygons=polygons, **changes)
-        with progress_bar("measuring", quiet=as_json) as advance:
-            hmean = measure_oracle(
-                opened, view=view, params=params, cleval=cleval, progress=advance
-            )
-        result = summarise(hmean, cleval)
+        result = _upper_bound(store, view, changes, quiet=as_json)
     else:
-        from ocrstore.torch.dbnet.detector import Detector
-
-        detector = Detector.load(checkpoint, device=device, polygons=polygons, **changes)
-        with progress_bar("measuring", quiet=as_json) as advance:
+        with explain_missing("eval"):
+            from ocrstore.dbnet.evaluate import evaluate
+            from ocrstore.dbnet.predict import Detector
+        detector = Detector.load(checkpoint, device=device, **changes)
+        with progress_bar("evaluating", quiet=as_json) as advance:
             result = evaluate(
                 store,
                 detector,
@@ -92,20 +90,17 @@ def eval_command(
                 progress=advance,
             )
     if table is not None:
-        write_table(table, result.rows)
-    figures = {"precision": result.precision, "recall": result.recall, "hmean": result.hmean}
+        result.write_table(table)
+    icdar, cleval = result.icdar, result.cleval
     if as_json:
-        print_json({**figures, "cleval": result.cleval, "pictures": len(result.rows)})
+        print_json({**icdar._asdict(), "cleval": cleval._asdict(), "pictures": len(result.rows)})
         return 0
     out = console()
     shown = Table("", "precision", "recall", "H-mean", title=f"{len(result.rows)} pictures")
-    shown.add_row("ICDAR 2015", *(f"{v:.4f}" for v in figures.values()))
-    if result.cleval:
-        names = ("precision", "recall", "hmean")
-        shown.add_row("CLEval", *(f"{result.cleval[n]:.4f}" for n in names))
+    shown.add_row("ICDAR 2015", *(f"{value:.4f}" for value in icdar))
+    shown.add_row("CLEval", *(f"{value:.4f}" for value in cleval))
     out.print(shown)
-    worst = sorted(result.rows, key=lambda row: (row[1].hmean, row[0]))[:_SHOWN]
-    for name, score in worst:
+    for name, score in result.worst_first[:_SHOWN]:
         if score.hmean < 1 and (score.truths or score.detections):
             out.print(
                 f"[dim]· {escape(name)}: {score.matched} of {score.truths} found, "
@@ -114,6 +109,21 @@ def eval_command(
     if table is not None:
         out.print(f"[green]✓[/] every picture: {escape(str(table))}")
     return 0
+
+
+def _upper_bound(store: Path, view: str | None, changes: dict[str, Any], *, quiet: bool) -> Results:
+    """Evaluate the store's own maps; needs no torch."""
+    with explain_missing("eval", "build"):
+        from ocrstore.evaluation.ground_truth import find_view
+        from ocrstore.evaluation.postprocess import params_for
+        from ocrstore.evaluation.upper_bound import upper_bound
+        from ocrstore.recipe import Recipe
+        from ocrstore.store import open_store
+    opened = open_store(store)
+    recipe = Recipe.from_json(find_view(opened, view)[1]["recipe"])
+    params = params_for(recipe, **changes)
+    with progress_bar("evaluating", quiet=quiet) as advance:
+        return upper_bound(opened, view=view, params=params, progress=advance)
 
 
 def _require_writable(path: Path) -> None:

@@ -23,7 +23,14 @@ from ocrstore.cli.extras import explain_missing
 @click.option("--draw", is_flag=True, help="Also write the pictures with their boxes.")
 @click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
 @click.option(
-    "--min-score", type=click.FloatRange(0, 1), help="Keep boxes from this score on (0.6)."
+    "--rules",
+    type=click.Choice(["ocrstore", "db"]),
+    help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
+)
+@click.option(
+    "--min-score",
+    type=click.FloatRange(0, 1),
+    help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
 )
 @click.option("--batch-size", type=COUNT, default=8, show_default=True)
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
@@ -34,6 +41,7 @@ def predict_command(
     out: Path,
     draw: bool,
     polygons: bool,
+    rules: str | None,
     min_score: float | None,
     batch_size: int,
     device: str,
@@ -51,10 +59,10 @@ def predict_command(
     Exit code 1 if a picture could not be read.
     """
     with explain_missing("predict"):
-        from ocrstore.torch.dbnet.detector import Detector
-        from ocrstore.torch.dbnet.prediction import predict_pictures
-    changes = {} if min_score is None else {"min_score": min_score}
-    detector = Detector.load(checkpoint, device=device, polygons=polygons, **changes)
+        from ocrstore.dbnet.predict import Detector, predict_pictures
+        from ocrstore.evaluation.postprocess import changes_for
+    changes = changes_for(rules, min_score=min_score, polygons=polygons)
+    detector = Detector.load(checkpoint, device=device, **changes)
     with progress_bar("finding text", quiet=quiet) as advance:
         done = predict_pictures(
             images, detector, out=out, draw=draw, batch_size=batch_size, progress=advance

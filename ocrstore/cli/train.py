@@ -89,8 +89,8 @@ def train_command(store: Path, **options: Any) -> int:
       ocrstore train train.ocrs --val val.ocrs --out runs/b --weights resnet18.pth --augment
     """
     with explain_missing("train"):
-        from ocrstore.torch.dbnet.fitting import TrainParams, fit, has_tensorboard
-        from ocrstore.torch.dbnet.model import ModelConfig
+        from ocrstore.dbnet.network import ModelConfig
+        from ocrstore.dbnet.train import TrainParams, fit, has_tensorboard
     # its notes on hardware and on other products would hide what matters
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's, about torch's own

@@ -1,1 +1,1 @@
-"""Comparing what a detector found with what is there; needs neither torch nor pictures."""
+"""Boxes from probability maps, and how good they are; numpy and cv2 only, no torch."""

@@ -1,14 +1,23 @@
-"""The ICDAR 2015 protocol (task 4.1) for one picture: who is matched, who does not count."""
+"""The ICDAR 2015 protocol (task 4.1): match detections to truths, count, divide."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.evaluation.polygon import area_of, intersection_areas, to_paths
+from ocrstore.evaluation.polygons import area_of, intersection_areas, to_paths
+
+
+class Figures(NamedTuple):
+    """Precision, recall and their harmonic mean, over a data set."""
+
+    precision: float
+    recall: float
+    hmean: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +48,18 @@ class PictureScore:
         return harmonic_mean(self.precision, self.recall)
 
 
+def over_pictures(*, matched: int, truths: int, detections: int) -> Figures:
+    """Return the figures of a data set from its summed counts: pictures with more text weigh more.
+
+    Without any truth or detection they are 0, as the protocol has it.
+    """
+    precision, recall = matched / max(detections, 1), matched / max(truths, 1)
+    return Figures(precision, recall, harmonic_mean(precision, recall))
+
+
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Who was matched with whom in one picture."""
+    """Which truths and detections of one picture were matched."""
 
     pairs: tuple[tuple[int, int], ...]
     """Positions of a truth and of the detection it took."""

@@ -110,7 +110,7 @@ def profile_store(
 
 def default_pipeline(view: StoreView) -> str:
     """Return what `ocrstore train --augment` does to the pictures of a view, in canonical JSON."""
-    from ocrstore.torch.dbnet.augmentation import default_augmentation
+    from ocrstore.pipeline import default_augmentation
 
     height, width = 640, 640
     if TENSOR in view.columns:

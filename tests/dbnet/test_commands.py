@@ -15,15 +15,14 @@ from click.testing import CliRunner
 
 from ocrstore.building.build import build
 from ocrstore.cli import cli
+from ocrstore.dbnet.checkpoint import provenance_of
+from ocrstore.dbnet.module import DBNetModule
+from ocrstore.dbnet.network import ModelConfig
+from ocrstore.dbnet.predict import Detector
+from ocrstore.dbnet.train import TrainParams, fit, precision_of, require_enough
 from ocrstore.errors import RecipeMismatchError, SchemaError, StoreExistsError, WriteError
 from ocrstore.store import open_store
 from ocrstore.torch import OCRStoreDataset
-from ocrstore.torch.dbnet.detector import Detector
-from ocrstore.torch.dbnet.fitting import TrainParams, fit, precision_of
-from ocrstore.torch.dbnet.model import ModelConfig
-from ocrstore.torch.dbnet.module import DBNetModule
-from ocrstore.torch.dbnet.prerequisites import require_enough
-from ocrstore.torch.dbnet.provenance import provenance_of
 
 # what Lightning warns of in a small training is meant here: few workers, a used folder
 pytestmark = [
@@ -34,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The dirpath has changed"),
 ]
 
-SMALL = ["--backbone", "resnet10", "--width", "8", "--inner", "32", "--precision", "32"]
+SMALL = ["--backbone", "resnet10", "--width", "16", "--inner", "32", "--precision", "32"]
 QUICK = ["--batch-size", "3", "--workers", "0", "--accelerator", "cpu", "--quiet"]
 
 
@@ -48,11 +47,9 @@ def run(*args, code=0):
 
 
 @pytest.fixture(scope="module")
-def store(drawn_folder, tmp_path_factory):
-    """Build a store of six drawn pictures at 96 px."""
-    out = tmp_path_factory.mktemp("store") / "drawn.ocrs"
-    build(drawn_folder / "images", out, size=96, workers=0)
-    return out
+def store(drawn_store):
+    """The store of six drawn pictures at 96 px."""
+    return drawn_store
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +63,7 @@ def trained(store, tmp_path_factory):
 
 def test_train_without_tensorboard(store, tmp_path, monkeypatch):
     """It says so and logs to CSV alone."""
-    monkeypatch.setattr("ocrstore.torch.dbnet.fitting.has_tensorboard", lambda: False)
+    monkeypatch.setattr("ocrstore.dbnet.train.has_tensorboard", lambda: False)
     printed = run("train", store, "--out", tmp_path / "b", "--epochs", 1, *SMALL, *QUICK)
     assert "TensorBoard is not installed" in printed
     assert (tmp_path / "b" / "csv").is_dir() and not (tmp_path / "b" / "tensorboard").exists()
@@ -130,8 +127,8 @@ def test_what_cannot_be_trained_is_said_before(store, trained, drawn_folder, tmp
     with pytest.raises(SchemaError, match="not a checkpoint that torch can load") as caught:
         fit(store, out=tmp_path / "x", resume=tmp_path / "text.ckpt")
     assert "weights_only" not in str(caught.value)
-    with pytest.raises(SchemaError, match=r"width: 8 -> 16"):
-        model = ModelConfig(backbone="resnet10", width=16, inner=32)
+    with pytest.raises(SchemaError, match=r"width: 16 -> 32"):
+        model = ModelConfig(backbone="resnet10", width=32, inner=32)
         fit(store, out=tmp_path / "x", model=model, resume=trained / "last.ckpt")
     with pytest.raises(SchemaError, match="accelerator 'abacus'"):
         fit(store, out=tmp_path / "x", params=TrainParams(accelerator="abacus"))
@@ -189,7 +186,7 @@ def test_eval_prints_figures_and_writes_the_table(trained, store, tmp_path):
 
 def test_a_table_that_cannot_be_written_shows_before_the_measuring(store, tmp_path, monkeypatch):
     """Nothing is measured in vain; a table of before stays until there is a new one."""
-    monkeypatch.setattr("ocrstore.torch.dbnet.oracle.oracle", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ocrstore.evaluation.upper_bound.upper_bound", lambda *_, **__: 1 / 0)
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="file"):
         run("eval", store, "--oracle", "--table", tmp_path / "file" / "t.csv")
@@ -203,6 +200,23 @@ def test_eval_of_the_oracle(store):
     """The store's own maps: words of this size are all found in the 96 px view."""
     figures = json.loads(run("eval", store, "--oracle", "--json"))
     assert figures["hmean"] > 0.9 and figures["cleval"]["recall"] > 0.9
+
+
+def test_the_authors_rules_can_be_asked_for(trained, store, drawn_folder, tmp_path):
+    """`--rules db` finds less of the store's own maps, and rounds to whole pixels in predict."""
+    own, theirs = (
+        json.loads(run("eval", store, "--oracle", "--json", "--rules", rules))
+        for rules in ("ocrstore", "db")
+    )
+    assert theirs["recall"] < own["recall"] and own == json.loads(
+        run("eval", store, "--oracle", "--json")
+    )
+    picture = drawn_folder / "images" / "img_0.jpg"
+    given = ("predict", picture, "--checkpoint", trained / "best.ckpt", "--quiet")
+    run(*given, "--out", tmp_path, "--rules", "db", "--min-score", "0.01")
+    (boxes,) = json.loads((tmp_path / "boxes.json").read_text()).values()
+    points = np.array([box["points"] for box in boxes])
+    assert len(boxes) and (points == np.rint(points)).all()
 
 
 def test_eval_on_another_recipe_says_what_differs(trained, store, drawn_folder, tmp_path):
@@ -300,8 +314,8 @@ def test_wrong_use_is_explained(store, tmp_path):
 DDP = """
 import json, sys
 import lightning as L
-from ocrstore.torch.dbnet.fitting import TrainParams, fit
-from ocrstore.torch.dbnet.model import ModelConfig
+from ocrstore.dbnet.train import TrainParams, fit
+from ocrstore.dbnet.network import ModelConfig
 
 class Note(L.Callback):
     def on_fit_end(self, trainer, module):
@@ -319,7 +333,7 @@ if __name__ == "__main__":
     fit(
         sys.argv[1],
         out=sys.argv[2],
-        model=ModelConfig(backbone="resnet10", width=8, inner=32),
+        model=ModelConfig(backbone="resnet10", width=16, inner=32),
         params=TrainParams(
             epochs=2, batch_size=2, workers=0, precision="32", accelerator="cpu", devices=2
         ),

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ocrstore.torch.dbnet.loss import LossParams, balanced_bce, dbnet_loss, dice, masked_l1
-from ocrstore.torch.dbnet.model import DBNet, ModelConfig, Output
+from ocrstore.dbnet.loss import LossParams, balanced_bce, dbnet_loss, dice, masked_l1
+from ocrstore.dbnet.network import DBNet, ModelConfig, Output
 
 LOG2 = math.log(2)
 
@@ -97,7 +97,7 @@ DEGENERATE = {
 def test_degenerate_batches_stay_finite(case):
     """Loss and gradients are finite whatever the masks leave, through the whole network."""
     prob, mask, thresh_mask = DEGENERATE[case]
-    net = DBNet(ModelConfig(backbone="resnet10", width=8, inner=16)).train()
+    net = DBNet(ModelConfig(backbone="resnet10", width=16, inner=16)).train()
     shape = (2, 1, 32, 32)
     losses = dbnet_loss(
         net(torch.zeros((2, 3, 32, 32), dtype=torch.uint8)),

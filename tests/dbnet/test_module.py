@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 import torch
 
+from ocrstore.dbnet.checkpoint import Provenance
+from ocrstore.dbnet.module import DBNetModule, PolynomialSchedule, PredictionPictures
+from ocrstore.dbnet.predict import Detector
 from ocrstore.errors import RecipeMismatchError, SchemaError
+from ocrstore.evaluation.ground_truth import ground_truth_of
 from ocrstore.recipe import Recipe
-from ocrstore.torch.dbnet.callbacks import PredictionPictures
-from ocrstore.torch.dbnet.detector import Detector
-from ocrstore.torch.dbnet.module import DBNetModule, PolynomialSchedule
-from ocrstore.torch.dbnet.provenance import Provenance
-from ocrstore.torch.dbnet.truth import truth_of
 
 # Lightning advises more workers, and warns where loaders are shorter than its logging interval
 pytestmark = [
@@ -21,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*exists and is not empty"),
 ]
 
-TINY = {"backbone": "resnet10", "width": 8, "inner": 64}
+TINY = {"backbone": "resnet10", "width": 16, "inner": 64}
 
 
 def provenance(**changes):
@@ -163,9 +162,9 @@ def test_the_schedule_by_hand():
 def test_truths_are_moved_to_picture_coordinates(bars_loader):
     """Polygons of the view, doubled; sizes and names as the batch has them."""
     batch = next(iter(bars_loader(2)))
-    truth = truth_of(batch)
+    truth = ground_truth_of(batch)
     np.testing.assert_allclose(truth.polygons[1][0], batch["polygons"][1][0] * 2)
-    assert truth.sizes == [(128, 128)] * 2 and truth.names == ["bar-0.jpg", "bar-1.jpg"]
+    assert truth.sizes == [(128, 128)] * 2 and truth.keys == ["bar-0.jpg", "bar-1.jpg"]
 
 
 def test_a_foreign_checkpoint_is_refused(tmp_path):

@@ -1,8 +1,10 @@
-"""Training from stores to a folder of checkpoints, logs and pictures: one call."""
+"""Train DBNet from stores into a folder of checkpoints, logs and pictures."""
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -11,6 +13,7 @@ from typing import Any
 
 import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
@@ -21,23 +24,29 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
-from ocrstore.errors import SchemaError
+from ocrstore.dbnet.checkpoint import (
+    KEY,
+    Provenance,
+    provenance_of,
+    read_checkpoint,
+    write_checkpoint,
+)
+from ocrstore.dbnet.module import DBNetModule, PredictionPictures
+from ocrstore.dbnet.network import ModelConfig
+from ocrstore.errors import (
+    OCRStoreError,
+    RecipeMismatchError,
+    SchemaError,
+    StoreExistsError,
+    WriteError,
+)
+from ocrstore.evaluation.ground_truth import find_view
+from ocrstore.evaluation.postprocess import params_for
+from ocrstore.pipeline import default_augmentation
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
-from ocrstore.torch.dbnet.augmentation import default_augmentation
-from ocrstore.torch.dbnet.callbacks import PredictionPictures
-from ocrstore.torch.dbnet.model import ModelConfig
-from ocrstore.torch.dbnet.module import DBNetModule
-from ocrstore.torch.dbnet.postprocess import params_for
-from ocrstore.torch.dbnet.prerequisites import (
-    require_columns,
-    require_enough,
-    require_same_network,
-    require_same_views,
-    require_unused,
-)
-from ocrstore.torch.dbnet.provenance import Provenance, provenance_of
 
+_NEEDED = ("tensor", "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
 
 
@@ -113,6 +122,7 @@ def fit(
     """
     params = params or TrainParams()
     folder = Path(out)
+    require_writable(folder)
     if resume is None and not force:
         require_unused(folder)
     provenance = provenance_of(open_store(train), view=view)
@@ -155,6 +165,13 @@ def fit(
     handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
+    except OSError as exc:
+        if isinstance(exc, OCRStoreError):
+            raise
+        raise WriteError(
+            f"{folder}: {exc.strerror or exc}; checkpoints written before are kept. Make room or"
+            " choose another --out, then resume"
+        ) from exc
     except SystemExit as exc:
         # what Lightning makes of a Ctrl-C; it also ignores any further one
         if not trainer.interrupted:
@@ -220,6 +237,7 @@ def _trainer(
             num_sanity_val_steps=0,
             log_every_n_steps=1,
             callbacks=callbacks,
+            plugins=[DurableCheckpointIO()],
             logger=loggers,
             default_root_dir=folder,
             enable_progress_bar=not quiet,
@@ -230,6 +248,23 @@ def _trainer(
             f"accelerator {params.accelerator!r} with devices {params.devices!r} cannot be used"
             f" here: {exc}"
         ) from exc
+
+
+class DurableCheckpointIO(TorchCheckpointIO):
+    """Writes checkpoints by `write_checkpoint`.
+
+    Lightning's own goes through the temporary folder; where that is another file system, the file
+    is copied over the previous checkpoint, and a crash in between leaves neither.
+    """
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | os.PathLike[str],
+        storage_options: Any = None,  # noqa: ARG002  # Lightning's signature
+    ) -> None:
+        """Write a checkpoint."""
+        write_checkpoint(checkpoint, Path(path))
 
 
 def has_tensorboard() -> bool:
@@ -257,3 +292,72 @@ def _computes_bfloat16() -> bool:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     except (AttributeError, RuntimeError):  # a build of torch without oneDNN
         return False
+
+
+def require_writable(folder: Path) -> None:
+    """Raise WriteError where the results cannot be written, before anything is trained."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as exc:
+        raise WriteError(
+            f"{folder}: cannot be written to: {exc.strerror or exc}. Choose another --out"
+        ) from exc
+
+
+def require_unused(folder: Path) -> None:
+    """Refuse a folder with checkpoints of an earlier training."""
+    for name in ("last.ckpt", "best.ckpt"):
+        if (folder / name).exists():
+            raise StoreExistsError(
+                f"{folder} holds an earlier training ({name}). Go on with it (--resume"
+                f" {folder / 'last.ckpt'}), choose another folder, or give it up (--force)"
+            )
+
+
+def require_same_network(module: DBNetModule, checkpoint: str | Path) -> None:
+    """Refuse to resume a network of another shape, before torch lists every tensor of it."""
+    was: dict[str, Any] = read_checkpoint(checkpoint)[KEY]["model"]
+    now = module.net.config.to_json()
+    lines = [
+        f"  {name}: {was.get(name)} -> {now[name]}" for name in now if was.get(name) != now[name]
+    ]
+    if lines:
+        listed = "\n".join(lines)
+        raise SchemaError(
+            f"{checkpoint} is of another network (checkpoint -> here):\n{listed}\n"
+            "Resume with the options that it was trained with"
+        )
+
+
+def require_columns(path: str | Path, view: str | None) -> None:
+    """Refuse a view that a network cannot be trained from."""
+    store = open_store(path)
+    name, record = find_view(store, view, needs=_NEEDED)
+    if not store.columns[record["columns"]["tensor"]].is_fixed:
+        raise SchemaError(
+            f"{path}: the pictures of view {name!r} differ in size, so they make no batches. Train"
+            " from a view of one size (`ocrstore add-view --size 640`, then --view)"
+        )
+
+
+def require_same_views(provenance: Provenance, val: str | Path, view: str | None) -> None:
+    """Refuse a validation store of another recipe before anything is trained."""
+    other = provenance_of(open_store(val), view=view)
+    lines = provenance.differences(other)
+    if lines:
+        listed = "\n".join(f"  {line}" for line in lines)
+        raise RecipeMismatchError(
+            f"{val} has views of another recipe than the training store (training -> validation):\n"
+            f"{listed}\nBuild it with the same recipe"
+        )
+
+
+def require_enough(pictures: int, ranks: int, path: str | Path) -> None:
+    """Refuse fewer validation pictures than ranks: each waits for the others to count theirs."""
+    if pictures < ranks:
+        raise SchemaError(
+            f"{path}: {pictures} pictures to validate with {ranks} processes; each needs at least"
+            " one. Use fewer --devices, or more pictures"
+        )

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
+from ocrstore.dbnet.network import IMAGENET_MEAN, IMAGENET_STD, DBNet, ModelConfig, step_function
 from ocrstore.errors import SchemaError
-from ocrstore.torch.dbnet.head import step_function
-from ocrstore.torch.dbnet.model import IMAGENET_MEAN, IMAGENET_STD, DBNet, ModelConfig
 
-TINY = ModelConfig(backbone="resnet10", width=8, inner=16)
+TINY = ModelConfig(backbone="resnet10", width=16, inner=16)
 
 
 def pictures(*, batch=2, height=64, width=96):
@@ -54,7 +53,7 @@ def test_normalisation_is_the_textbook_one():
 
 def test_the_mean_of_the_config_is_used():
     """Another mean and std give another input."""
-    net = DBNet(ModelConfig(backbone="resnet10", width=8, inner=16, mean=(0, 0, 0), std=(1, 1, 1)))
+    net = DBNet(ModelConfig(backbone="resnet10", width=16, inner=16, mean=(0, 0, 0), std=(1, 1, 1)))
     images = pictures()
     torch.testing.assert_close(net.normalise(images), images.float() / 255)
 
@@ -137,7 +136,7 @@ def test_a_config_survives_json():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"backbone": "vgg"}, {"inner": 6}, {"width": 4}, {"std": (1.0, 0.0, 1.0)}]
+    "wrong", [{"backbone": "vgg"}, {"inner": 6}, {"width": 8}, {"std": (1.0, 0.0, 1.0)}]
 )
 def test_impossible_configs_are_refused(wrong):
     """Each impossible value is refused when the config is made."""

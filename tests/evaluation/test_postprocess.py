@@ -6,8 +6,9 @@ import pyclipper
 import pytest
 
 from ocrstore.errors import SchemaError
-from ocrstore.evaluation.polygon import iou_matrix
-from ocrstore.torch.dbnet.postprocess import (
+from ocrstore.evaluation.polygons import iou_matrix
+from ocrstore.evaluation.postprocess import (
+    DB_RULES,
     PostParams,
     detect,
     detect_one,
@@ -246,3 +247,117 @@ def test_what_lies_in_the_padding_is_no_box():
     assert len(detect_one(prob)) == 2
     found = detect_one(prob, inverse_matrix=np.eye(3), size=(200, 120))
     assert len(found) == 1 and found.polygons[0][:, 1].max() < 70
+
+
+def by_the_authors_code(prob, dest_width, dest_height, *, thresh, box_thresh, ratio, limit):
+    """Find boxes as the published representer does, written down step by step.
+
+    No function of the package is used, and nothing is done for all points at once.
+    """
+
+    def mini_box(points):
+        rectangle = cv2.minAreaRect(points)
+        a, b, c, d = sorted(cv2.boxPoints(rectangle).tolist(), key=lambda point: point[0])
+        first, fourth = (a, b) if b[1] > a[1] else (b, a)
+        second, third = (c, d) if d[1] > c[1] else (d, c)
+        return np.array([first, second, third, fourth], np.float32), min(rectangle[1])
+
+    def mean_inside(box):
+        height, width = prob.shape
+        left = min(max(int(np.floor(min(box[:, 0]))), 0), width - 1)
+        right = min(max(int(np.ceil(max(box[:, 0]))), 0), width - 1)
+        top = min(max(int(np.floor(min(box[:, 1]))), 0), height - 1)
+        bottom = min(max(int(np.ceil(max(box[:, 1]))), 0), height - 1)
+        mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
+        moved = np.array([[[int(x - left), int(y - top)] for x, y in box]], np.int32)
+        cv2.fillPoly(mask, moved, 1)
+        return cv2.mean(prob[top : bottom + 1, left : right + 1], mask)[0]
+
+    def unclip(box):
+        offset = pyclipper.PyclipperOffset()
+        offset.AddPath(box, pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+        (ax, ay), (bx, by), (cx, cy), (dx, dy) = points = box.tolist()
+        ends = zip(points, [*points[1:], points[0]], strict=True)
+        length = sum(np.sqrt((x - u) ** 2 + (y - v) ** 2) for (x, y), (u, v) in ends)
+        area = abs((bx - ax) * (ay - cy) + (cx - ax) * (by - dy) + (dx - ax) * (cy - ay)) / 2
+        return np.array(offset.Execute(area * ratio / length)).reshape(-1, 1, 2).astype(np.int32)
+
+    bitmap = ((prob > thresh) * 255).astype(np.uint8)
+    contours, _ = cv2.findContours(bitmap, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    boxes, scores = [], []
+    for contour in contours[:limit]:
+        box, side = mini_box(contour)
+        if side < 3:
+            continue
+        score = mean_inside(box)
+        if box_thresh > score:
+            continue
+        box, side = mini_box(unclip(box))
+        if side < 5:
+            continue
+        box[:, 0] = np.clip(np.round(box[:, 0] / prob.shape[1] * dest_width), 0, dest_width)
+        box[:, 1] = np.clip(np.round(box[:, 1] / prob.shape[0] * dest_height), 0, dest_height)
+        boxes.append(box)
+        scores.append(score)
+    return boxes, scores
+
+
+def blurred_map(seed):
+    """Draw turned boxes, rings and specks at random, blurred, with noise: a prediction's look."""
+    rng = np.random.default_rng(seed)
+    height, width = (int(n) for n in rng.integers(120, 320, 2))
+    prob = np.zeros((height, width), np.float32)
+    for _ in range(int(rng.integers(4, 24))):
+        middle = rng.uniform(0, (width, height))
+        side = rng.uniform(2, (70, 26))
+        angle = float(rng.choice([0, 0, 90, rng.uniform(-90, 90)]))
+        corners = cv2.boxPoints((middle.tolist(), side.tolist(), angle))
+        cv2.fillPoly(prob, [corners.astype(np.int32)], float(rng.uniform(0.7, 1)))
+        if rng.random() < 0.2:
+            cv2.circle(prob, middle.astype(int).tolist(), 3, 0.0, -1)
+    prob = cv2.GaussianBlur(prob, (0, 0), float(rng.uniform(0.3, 2)))
+    return np.clip(prob + rng.normal(0, 0.03, prob.shape), 0, 1).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_db_rules_equal_the_authors_code_box_by_box(seed):
+    """The same boxes in the same order with the same scores, scaled to another size."""
+    prob, size = blurred_map(seed), (640 + seed, 481)
+    params = PostParams(**{**DB_RULES, "max_candidates": 100, "min_score": 0.5 + seed % 3 / 10})
+    found = detect_one(prob, size=size, params=params)
+    boxes, scores = by_the_authors_code(
+        prob, *size, thresh=0.3, box_thresh=params.min_score, ratio=1.5, limit=100
+    )
+    assert len(found) == len(boxes)
+    for polygon, expected in zip(found.polygons, boxes, strict=True):
+        np.testing.assert_array_equal(polygon, expected)
+    np.testing.assert_allclose(found.scores, scores, rtol=1e-6)
+
+
+def test_the_maps_of_that_comparison_have_boxes_to_compare():
+    """Most of them have several, and the default rules do not agree with the authors'."""
+    counts = [len(detect_one(blurred_map(s), params=PostParams(**DB_RULES))) for s in range(60)]
+    ours = PostParams(threshold=0.3, unclip_ratio=1.5, min_score=0.7)
+    others = [len(detect_one(blurred_map(s), params=ours)) for s in range(60)]
+    assert sum(counts) > 100 and sum(others) > sum(counts)
+
+
+def test_db_rules_go_through_a_matrix():
+    """Letterboxed views: scaled by 2, cut at the picture, nothing from the padding."""
+    prob = drawn(box(20, 20, 100, 50), box(20, 150, 100, 180))
+    params = PostParams(**DB_RULES)
+    (plain, _), whole = detect_one(prob, params=params).polygons, np.diag([2.0, 2.0, 1.0])
+    found = detect_one(prob, inverse_matrix=whole, size=(400, 240), params=params)
+    assert len(found) == 1
+    np.testing.assert_allclose(found.polygons[0], detect_one(prob, params=params).polygons[1] * 2)
+    assert plain[:, 1].min() > 100
+
+
+def test_db_rules_have_limits():
+    """They need the authors' ratio and give rectangles only."""
+    with pytest.raises(SchemaError, match="unclip_ratio None"):
+        PostParams(rules="db")
+    with pytest.raises(SchemaError, match="polygons True"):
+        PostParams(**DB_RULES, polygons=True)
+    with pytest.raises(SchemaError, match="unknown rules 'paper'"):
+        PostParams(rules="paper")

@@ -1,11 +1,33 @@
-"""Probability maps become boxes in picture coordinates: contours, scores, unclipping."""
+"""Turn probability maps into boxes in picture coordinates.
+
+There are two sets of rules. The default ones (`rules="ocrstore"`):
+
+- Each outer contour is a region; of too many the largest are kept.
+- Its score is the mean probability inside the contour.
+- It grows by what the maps were shrunk by, and boxes are dropped for their size after that.
+- Coordinates are those of the pixel's area: a contour runs through pixel centres, at + 0.5.
+
+`rules="db"` are those of the DBNet authors' published code, box by box, for comparisons with it:
+
+- Every contour is a region, holes as well; of too many the first that OpenCV finds are kept.
+- Its score is the mean probability inside the smallest rectangle around it.
+- Rectangles with a short side below `min_size` are dropped before they grow, and those below
+  `min_size + 2` after.
+- The rectangle's corners, cut to integers, grow by `unclip_ratio * area / perimeter`.
+- Coordinates are rounded to whole pixels.
+
+The default rules keep text that the others lose. A region is shrunk to 3 px or less where text is
+up to about 10 px high, and is dropped there before it could grow; the rectangle around slanted or
+curved text is half empty, which lowers its score; and 1.5 A / L gives back less of a region the
+longer it is. docs/dbnet.md has the figures.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -13,6 +35,7 @@ import numpy.typing as npt
 import pyclipper
 
 from ocrstore.errors import SchemaError
+from ocrstore.geometry import transform_points
 from ocrstore.recipe import Recipe
 
 Floats = npt.NDArray[np.float32]
@@ -22,24 +45,37 @@ _SCALE = 256.0  # sub-pixel grid of pyclipper's integers
 # the mean of what drawing the maps cuts off from coordinates
 _CENTRE = np.float32(0.5)
 
+Rules = Literal["ocrstore", "db"]
+DB_RULES: dict[str, Any] = {
+    "rules": "db",
+    "threshold": 0.3,
+    "min_score": 0.7,
+    "unclip_ratio": 1.5,
+    "min_size": 3.0,
+    "max_candidates": 1000,
+}
+"""The authors' rules with the authors' values, for `PostParams(**DB_RULES)`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostParams:
     """How regions of a probability map become boxes."""
 
+    rules: Rules = "ocrstore"
+    """"ocrstore", or "db" for those of the DBNet authors' code; see the module's docstring."""
     threshold: float = 0.5
     """A pixel belongs to a region above this probability. 0.3 in the paper, where the wider regions
     make up for part of what `unclip_ratio=1.5` does not give back."""
     min_score: float = 0.6
-    """A region is kept if the mean probability inside its outline reaches this."""
+    """A region is kept if its mean probability reaches this."""
     unclip_ratio: float | None = None
     """Regions grow by `ratio * area / perimeter` (1.5 in the paper); None undoes the shrinking."""
     shrink_ratio: float = 0.4
-    """What the maps were shrunk by, for `unclip_ratio=None`; the recipe knows it."""
+    """What the maps were shrunk by, for `unclip_ratio=None`; the recipe has it."""
     min_size: float = 3.0
-    """Boxes of a shorter side below this (view pixels, after growing) are dropped."""
+    """Boxes with a short side below this are dropped, in view pixels."""
     max_candidates: int = 1000
-    """Regions looked at per picture, the largest first."""
+    """At most so many regions of a picture are looked at."""
     polygons: bool = False
     """Outlines that follow the text, instead of rectangles."""
 
@@ -56,11 +92,24 @@ class PostParams:
                 f"min_size {self.min_size}, max_candidates {self.max_candidates}, unclip_ratio "
                 f"{self.unclip_ratio}: expected no negative numbers, and at least one candidate"
             )
+        if self.rules not in ("ocrstore", "db"):
+            raise SchemaError(f"unknown rules {self.rules!r}: expected 'ocrstore' or 'db'")
+        if self.rules == "db" and (self.unclip_ratio is None or self.polygons):
+            raise SchemaError(
+                f"rules 'db' with unclip_ratio {self.unclip_ratio} and polygons {self.polygons}: "
+                "expected a number (the authors' is 1.5) and no polygons; DB_RULES has their values"
+            )
 
 
 def params_for(recipe: Recipe, **changes: Any) -> PostParams:
     """Return the parameters that undo what a recipe does to its maps."""
     return PostParams(shrink_ratio=recipe.maps.shrink_ratio, **changes)
+
+
+def changes_for(rules: str | None, **given: Any) -> dict[str, Any]:
+    """Return the fields of `PostParams` that a command's options change; None is not given."""
+    changes = dict(DB_RULES) if rules == "db" else {} if rules is None else {"rules": rules}
+    return changes | {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +134,12 @@ def detect(
 ) -> list[Detections]:
     """Return the boxes of a batch of probability maps, (B, H, W) or (B, 1, H, W).
 
-    `inverse_matrices` (B, 3, 3) lead from view to picture coordinates; without them boxes stay in
-    the view. With `sizes`, the pictures' (width, height), boxes are cut at the picture's edges.
+    Args:
+        prob_maps: Float16 or float32.
+        inverse_matrices: (B, 3, 3), from view to picture coordinates; without them boxes stay in
+            the view (with `rules="db"` and `sizes`, the map is taken as the resized picture).
+        sizes: (width, height) of each picture; boxes are clipped to it.
+        params: The default ones if None.
     """
     params = params or PostParams()
     maps = np.asarray(prob_maps)
@@ -114,6 +167,8 @@ def detect_one(
     """Return the boxes of one (H, W) probability map; see `detect`."""
     params = params or PostParams()
     prob = np.ascontiguousarray(prob_map, dtype=np.float32)
+    if params.rules == "db":
+        return _detect_by_db_rules(prob, inverse_matrix, size, params)
     contours = _outlines(prob > params.threshold, params.max_candidates)
     if not contours:
         return Detections((), np.zeros(0, np.float32))
@@ -269,10 +324,89 @@ def _to_picture(
     matrix: npt.NDArray[np.floating] | None,
     size: tuple[int, int] | None,
 ) -> Floats:
-    out = points.astype(np.float64)
-    if matrix is not None:
-        homogeneous = np.concatenate([out, np.ones((len(out), 1))], axis=1) @ matrix.T
-        out = homogeneous[:, :2] / homogeneous[:, 2:]
+    out = points.astype(np.float64) if matrix is None else transform_points(matrix, points)
     if size is not None:
         out = np.clip(out, 0, size)
     return out.astype(np.float32)
+
+
+def _detect_by_db_rules(
+    prob: Floats,
+    matrix: npt.NDArray[np.floating] | None,
+    size: tuple[int, int] | None,
+    params: PostParams,
+) -> Detections:
+    """Return the boxes that the authors' code gives; see the module's docstring."""
+    bitmap = (prob > params.threshold).view(np.uint8)
+    contours, _ = cv2.findContours(bitmap, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    polygons, scores = [], []
+    for contour in contours[: params.max_candidates]:
+        box, short_side = _smallest_rectangle(contour)
+        if short_side < params.min_size:
+            continue
+        score = _mean_in_rectangle(prob, box)
+        if score < params.min_score:
+            continue
+        box, short_side = _smallest_rectangle(_unclip(box, params.unclip_ratio or 0.0))
+        if short_side < params.min_size + 2:
+            continue
+        polygon = _to_whole_pixels(box, prob.shape, matrix, size)
+        # only a matrix can have padding around the picture, of which nothing is left when clipped
+        if matrix is None or cv2.contourArea(polygon) > 0:
+            polygons.append(polygon)
+            scores.append(score)
+    return Detections(tuple(polygons), np.asarray(scores, np.float32))
+
+
+def _smallest_rectangle(points: npt.NDArray[np.int32]) -> tuple[Floats, float]:
+    """Return (4, 2) corners, clockwise from the upper left one, and the shorter side's length."""
+    rectangle = cv2.minAreaRect(points)
+    corners = cv2.boxPoints(rectangle)
+    corners = corners[np.argsort(corners[:, 0], kind="stable")]
+    # the two on the left by y, then those on the right; of equal y the second is taken as the upper
+    left, right = corners[:2], corners[2:]
+    upper_left, lower_left = left if left[1, 1] > left[0, 1] else left[::-1]
+    upper_right, lower_right = right if right[1, 1] > right[0, 1] else right[::-1]
+    return np.stack([upper_left, upper_right, lower_right, lower_left]), min(rectangle[1])
+
+
+def _mean_in_rectangle(prob: Floats, box: Floats) -> float:
+    """Return the mean probability inside a box, of which only the part in the map counts."""
+    limit = np.array(prob.shape[::-1]) - 1
+    first = np.clip(np.floor(box.min(axis=0)).astype(int), 0, limit)
+    last = np.clip(np.ceil(box.max(axis=0)).astype(int), 0, limit)
+    width, height = last - first + 1
+    mask = np.zeros((height, width), np.uint8)
+    cv2.fillPoly(mask, [(box - first.astype(np.float32)).astype(np.int32)], 1)
+    window = prob[first[1] : last[1] + 1, first[0] : last[0] + 1]
+    return float(cv2.mean(window, mask)[0])
+
+
+def _unclip(box: Floats, ratio: float) -> npt.NDArray[np.int32]:
+    """Return the outline of a box, its corners cut to integers, that has grown on every side."""
+    corners = box.astype(np.float64)
+    perimeter = np.linalg.norm(np.roll(corners, -1, axis=0) - corners, axis=1).sum()
+    # summed as shapely does it: the last bit of the distance can move a corner by a pixel
+    x, y = corners[:, 0] - corners[0, 0], corners[:, 1]
+    area = abs(float(np.sum(x * (np.roll(y, 1) - np.roll(y, -1))))) / 2
+    clipper = pyclipper.PyclipperOffset()
+    clipper.AddPath(box.astype(np.int64).tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+    (outline,) = clipper.Execute(area * ratio / float(perimeter))
+    return np.asarray(outline, np.int32)
+
+
+def _to_whole_pixels(
+    box: Floats,
+    shape: tuple[int, ...],
+    matrix: npt.NDArray[np.floating] | None,
+    size: tuple[int, int] | None,
+) -> Floats:
+    height, width = shape
+    if matrix is None:
+        size = size or (width, height)
+        # in float32 and in this order, as the authors do: a half may round to either side
+        box = box / np.array((width, height), np.float32) * np.array(size, np.float32)
+    else:
+        box = transform_points(matrix, box).astype(np.float32)
+    rounded = np.round(box)
+    return (rounded if size is None else np.clip(rounded, 0, size)).astype(np.float32)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from ocrstore.dbnet.network import ResNet
 from ocrstore.errors import SchemaError
-from ocrstore.torch.dbnet.resnet import ResNet
 
 # parameters of the published networks less their classifiers (1000 classes, with bias)
 PUBLISHED = {

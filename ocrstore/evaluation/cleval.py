@@ -1,24 +1,21 @@
-"""CLEval's detection score: characters found, less a penalty for words split or merged.
+"""CLEval's detection score: characters found, less penalties for split and merged words.
 
-An own implementation of the published measure (Baek et al., 2020), for quadrilaterals and polygons:
-the `cleval` package brings a clipper that is not free for commercial use, and a compiler (numba).
+Written from the published measure (Baek et al., 2020), for quads and polygons: the `cleval`
+package needs a polygon clipper that is not free for commercial use, and numba.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import astuple, dataclass
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import pyclipper
-import torch
-from torch import Tensor
-from torchmetrics import Metric
 
-from ocrstore.evaluation.polygon import Paths, area_of, combine, intersection_areas, to_paths
+from ocrstore.evaluation.icdar import Figures, harmonic_mean
+from ocrstore.evaluation.polygons import Paths, area_of, combine, intersection_areas, to_paths
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,6 +37,17 @@ class CharacterScore:
     """One for each detection beyond the first of a word."""
     merge_penalty: int
     """One for each word beyond the first of a detection."""
+
+    def __add__(self, other: CharacterScore) -> CharacterScore:
+        return CharacterScore(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def figures(self) -> Figures:
+        """Precision, recall and H-mean; 0 where there was nothing to count."""
+        recall = (self.hits - self.split_penalty) / max(self.truth_characters, 1)
+        precision = (self.hits - self.merge_penalty) / max(self.detected_characters, 1)
+        recall, precision = max(recall, 0.0), max(precision, 0.0)
+        return Figures(precision, recall, harmonic_mean(precision, recall))
 
 
 def score_characters(
@@ -78,53 +86,6 @@ def score_characters(
         split_penalty=int(np.maximum(pairs.sum(axis=1) - 1, 0).sum()),
         merge_penalty=int(np.maximum(pairs.sum(axis=0) - 1, 0).sum()),
     )
-
-
-class CLEval(Metric):
-    """CLEval's detection precision, recall and H-mean over a data set."""
-
-    full_state_update = False
-    higher_is_better = True
-    is_differentiable = False
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        for name in CharacterScore.__dataclass_fields__:
-            self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(
-        self,
-        detections: Sequence[Sequence[npt.ArrayLike]],
-        truths: Sequence[Sequence[npt.ArrayLike]],
-        ignored: Sequence[Sequence[bool] | npt.NDArray[np.bool_]],
-        texts: Sequence[Sequence[str | None]],
-    ) -> None:
-        """Count one batch: per picture the detected polygons, the true ones, flags and texts."""
-        for found, known, flags, words in zip(detections, truths, ignored, texts, strict=True):
-            score = score_characters(found, known, flags, words)
-            for name in CharacterScore.__dataclass_fields__:
-                state: Tensor = getattr(self, name)
-                state += getattr(score, name)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return `precision`, `recall` and `hmean` over everything counted."""
-        hits, merges = self._total("hits"), self._total("merge_penalty")
-        recall = _ratio(hits - self._total("split_penalty"), self._total("truth_characters"))
-        precision = _ratio(hits - merges, self._total("detected_characters"))
-        return {
-            "precision": precision.float(),
-            "recall": recall.float(),
-            "hmean": _ratio(2 * precision * recall, precision + recall).float(),
-        }
-
-    def _total(self, name: str) -> Tensor:
-        state: Tensor = getattr(self, name)
-        return state.double()
-
-
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    safe = torch.where(whole > 0, whole, torch.ones_like(whole))
-    return torch.where(whole > 0, part.clamp(min=0) / safe, torch.zeros_like(whole))
 
 
 def _aspect(points: Floats) -> float:

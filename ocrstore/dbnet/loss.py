@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ocrstore.torch.dbnet.model import Output
+from ocrstore.dbnet.network import Output
 
 _EPSILON = 1e-6
 

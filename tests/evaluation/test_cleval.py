@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrstore.torch.dbnet.cleval import CharacterScore, CLEval, score_characters
+from ocrstore.evaluation.cleval import CharacterScore, score_characters
 
 SCENES = json.loads((Path(__file__).parent / "cleval_scenes.json").read_text())
 
@@ -68,20 +68,11 @@ def test_scenes_scored_by_the_measures_own_program(number):
     assert score == CharacterScore(*scene["expected"])
 
 
-def test_the_metric_sums_over_pictures():
-    """Recall (4 + 2 - 0) / 8, precision 6 / (4 + 2 + 3)."""
-    metric = CLEval()
-    metric.update([[WORD]], [[WORD]], [[False]], [["word"]])
-    metric.update([[box(0, 0, 45, 20), box(100, 0, 120, 60)]], [[WORD]], [[False]], [["word"]])
-    values = {k: v.item() for k, v in metric.compute().items()}
-    recall, precision = 6 / 8, 6 / 9
-    assert values["recall"] == pytest.approx(recall)
-    assert values["precision"] == pytest.approx(precision)
-    assert values["hmean"] == pytest.approx(2 * recall * precision / (recall + precision))
-
-
-def test_an_empty_metric_is_zero():
-    """Nothing counted gives zeros, not nan."""
-    metric = CLEval()
-    metric.update([[]], [[]], [[]], [[]])
-    assert [v.item() for v in metric.compute().values()] == [0, 0, 0]
+def test_figures_divide_sums_over_pictures():
+    """Recall 6 / 8, precision 6 / 9; nothing counted gives zeros; penalties never go below 0."""
+    false = box(100, 0, 120, 60)
+    total = score_characters([WORD], [WORD], [False], ["word"])
+    total += score_characters([box(0, 0, 45, 20), false], [WORD], [False], ["word"])
+    assert total.figures == pytest.approx((6 / 9, 6 / 8, 2 * 36 / (6 * 8 + 6 * 9)))
+    assert CharacterScore(0, 0, 0, 0, 0).figures == (0, 0, 0)
+    assert CharacterScore(4, 4, 1, 2, 3).figures == (0, 0, 0)

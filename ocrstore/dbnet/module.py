@@ -1,23 +1,27 @@
-"""The Lightning module: training, validation by H-mean, and what checkpoints must remember."""
+"""DBNet as a Lightning module: training, validation, schedule, checkpoints, pictures in the log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812  # its own documentation calls it so
+import numpy as np
 import torch
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
+from ocrstore.dbnet.checkpoint import KEY, Provenance
+from ocrstore.dbnet.loss import Losses, LossParams, dbnet_loss
+from ocrstore.dbnet.metrics import CLEval, HMean
+from ocrstore.dbnet.network import DBNet, ModelConfig, Output
+from ocrstore.dbnet.predict import draw_boxes, grid, write_picture
 from ocrstore.errors import SchemaError
-from ocrstore.torch.dbnet.cleval import CLEval
-from ocrstore.torch.dbnet.loss import Losses, LossParams, dbnet_loss
-from ocrstore.torch.dbnet.metric import HMean
-from ocrstore.torch.dbnet.model import DBNet, ModelConfig, Output
-from ocrstore.torch.dbnet.postprocess import Detections, PostParams, detect
-from ocrstore.torch.dbnet.provenance import KEY, Provenance
-from ocrstore.torch.dbnet.truth import Truth, truth_of
+from ocrstore.evaluation.ground_truth import GroundTruth, ground_truth_of
+from ocrstore.evaluation.postprocess import Detections, PostParams, detect
+from ocrstore.geometry import transform_points
 
 Batch = Mapping[str, Any]
 
@@ -99,10 +103,10 @@ class DBNetModule(L.LightningModule):
 
         Plain dicts, because Lightning walks into what is returned and cannot pass frozen records.
         """
-        found = self.find(self.net(batch["images"], thresholds=False), truth_of(batch))
+        found = self.find(self.net(batch["images"], thresholds=False), ground_truth_of(batch))
         return [{"polygons": list(d.polygons), "scores": d.scores} for d in found]
 
-    def find(self, output: Output, truth: Truth) -> list[Detections]:
+    def find(self, output: Output, truth: GroundTruth) -> list[Detections]:
         """Turn an output into boxes in picture coordinates."""
         return detect(
             output.prob.detach().cpu().numpy(),
@@ -136,10 +140,10 @@ class DBNetModule(L.LightningModule):
     def _evaluate(self, stage: str, batch: Batch) -> list[Detections]:
         output = self.net(batch["images"], thresholds=True)
         self._log_losses(stage, self.losses(output, batch), len(batch["images"]))
-        truth = truth_of(batch)
+        truth = ground_truth_of(batch)
         found = self.find(output, truth)
         polygons = [list(d.polygons) for d in found]
-        self.hmean.update(polygons, truth.polygons, truth.ignored, truth.names)
+        self.hmean.update(polygons, truth.polygons, truth.ignored, truth.keys)
         self.cleval.update(polygons, truth.polygons, truth.ignored, truth.texts)
         return found
 
@@ -232,3 +236,70 @@ class PolynomialSchedule:
         """Return the factor of the learning rate at a step."""
         rise = min(1.0, (step + 1) / (self.warmup + 1))
         return float(rise * max(0.0, 1.0 - step / self.total) ** self.power)
+
+
+class PredictionPictures(L.Callback):
+    """Writes the first validation pictures with found (red) and true (green) boxes.
+
+    They go to `folder/epoch-0004.jpg` and, where there is one, to the TensorBoard log.
+    """
+
+    def __init__(self, folder: str | Path, *, every: int = 5, count: int = 4) -> None:
+        self.folder = Path(folder)
+        self.every = max(every, 1)
+        self.count = count
+        self._kept: list[Any] = []
+        self._last: int | None = None
+
+    def _is_due(self, trainer: L.Trainer) -> bool:
+        if trainer.sanity_checking or not trainer.is_global_zero:
+            return False
+        # counted from the last one: validation may come every few epochs only
+        waited = self._last is None or trainer.current_epoch - self._last >= self.every
+        return waited or trainer.current_epoch + 1 == trainer.max_epochs
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,  # noqa: ARG002  # Lightning's signature
+        dataloader_idx: int = 0,  # noqa: ARG002  # Lightning's signature
+    ) -> None:
+        """Keep the first few pictures with what was found in them."""
+        if not self._is_due(trainer) or len(self._kept) >= self.count:
+            return
+        truth = ground_truth_of(batch)
+        images = batch["images"]
+        for position in range(min(len(images), self.count - len(self._kept))):
+            forward = np.linalg.inv(truth.inverse_matrices[position])
+            found = outputs["detections"][position].polygons
+            self._kept.append(
+                draw_boxes(
+                    images[position].permute(1, 2, 0).cpu().numpy(),
+                    [transform_points(forward, points) for points in found],
+                    truths=[
+                        transform_points(forward, points) for points in truth.polygons[position]
+                    ],
+                    ignored=truth.ignored[position],
+                )
+            )
+
+    def on_validation_epoch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
+    ) -> None:
+        """Write them."""
+        kept, self._kept = self._kept, []
+        if not kept:
+            return
+        self._last = trainer.current_epoch
+        sheet = grid(kept)
+        write_picture(self.folder / f"epoch-{trainer.current_epoch:04d}.jpg", sheet)
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_image(
+                    "predictions", sheet, trainer.global_step, dataformats="HWC"
+                )

@@ -1,0 +1,1 @@
+"""DBNet, a text detector, trained from stores: network, loss, training, prediction, evaluation."""

@@ -1,0 +1,264 @@
+"""Find text in pictures with a trained network, and write and draw what was found."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ocrstore.dbnet.checkpoint import KEY, Provenance, net_state, read_checkpoint
+from ocrstore.dbnet.network import DBNet, ModelConfig
+from ocrstore.decode import decode
+from ocrstore.errors import DecodeError, SchemaError, StoreExistsError, WriteError
+from ocrstore.evaluation.postprocess import Detections, PostParams, detect
+from ocrstore.sources import open_source
+
+Pixels = npt.NDArray[np.uint8]
+
+FOUND = (230, 40, 40)
+TRUE = (30, 160, 60)
+IGNORED = (140, 140, 140)
+
+
+class Detector:
+    """Finds text in pictures. Holds the network on one device; not for several threads at once."""
+
+    def __init__(
+        self,
+        net: DBNet,
+        provenance: Provenance,
+        *,
+        post: PostParams | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.device = _usable(device)
+        self.net = net.to(self.device).eval()
+        self.provenance = provenance
+        self.recipe = provenance.as_recipe
+        self.post = post or PostParams()
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "cpu", **post: Any) -> Detector:
+        """Load a checkpoint; `post` replaces single fields of its `PostParams`."""
+        checkpoint = read_checkpoint(path)
+        record = checkpoint[KEY]
+        if record["provenance"] is None:
+            raise SchemaError(f"{path} does not say which recipe it was trained with")
+        net = DBNet(ModelConfig.from_json(record["model"]))
+        net.load_state_dict(net_state(checkpoint))
+        return cls(
+            net,
+            Provenance.from_json(record["provenance"]),
+            post=replace(PostParams(**record["post"]), **post),
+            device=device,
+        )
+
+    def find(self, pictures: Sequence[Pixels]) -> list[Detections]:
+        """Return the boxes in upright RGB pictures (H, W, 3), in their own coordinates."""
+        views, inverse = [], []
+        for pixels in pictures:
+            view, forward = self.recipe.draw(pixels)
+            views.append(view)
+            inverse.append(np.linalg.inv(forward))
+        sizes = [(p.shape[1], p.shape[0]) for p in pictures]
+        if len({v.shape for v in views}) > 1:
+            # a pipeline may leave the size to the picture: one by one then
+            return [found for p in pictures for found in self.find([p])]
+        images = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).to(self.device)
+        with torch.inference_mode():
+            prob = self.net(images, thresholds=False).prob.cpu().numpy()
+        return detect(prob, inverse_matrices=np.stack(inverse), sizes=sizes, params=self.post)
+
+
+def _usable(device: str) -> torch.device:
+    """Return a device after having used it: each way not to have one raises something else."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, ValueError, NotImplementedError) as exc:
+        reason = str(exc).partition("\n")[0]
+        raise SchemaError(f"device {device!r} cannot be used here: {reason}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What was done with pictures."""
+
+    found: dict[str, Detections]
+    failed: dict[str, str]
+    """Pictures that could not be decoded, with the reason."""
+
+
+def predict_pictures(
+    images: str | Path,
+    detector: Detector,
+    *,
+    out: str | Path,
+    draw: bool = False,
+    batch_size: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+) -> Predicted:
+    """Find text in one picture, or in every picture below a folder.
+
+    Writes `res_<picture>.txt` (ICDAR) for each, `boxes.json` for all, and with `draw` the pictures
+    with their boxes as `res_<picture>.jpg`. A picture that cannot be decoded is reported and left
+    out. Never writes over one of the pictures.
+    """
+    folder, given = Path(out), Path(images)
+    if given.is_file():
+        samples = [(given.name, given)]
+    else:
+        samples = [(s.key, s.path) for s in open_source(given, format="folder")]
+    names = {key: folder / name for key, name in result_names(key for key, _ in samples).items()}
+    if draw:
+        _spare(samples, {_with(path, ".jpg") for path in names.values()})
+    found: dict[str, Detections] = {}
+    failed: dict[str, str] = {}
+    done = 0
+    for keys, pictures in _batches(samples, batch_size, failed):
+        for key, pixels, boxes in zip(keys, pictures, detector.find(pictures), strict=True):
+            found[key] = boxes
+            write_icdar(_with(names[key], ".txt"), boxes)
+            if draw:
+                write_picture(_with(names[key], ".jpg"), draw_boxes(pixels, boxes.polygons))
+        done += len(keys)
+        if progress is not None:
+            progress(done + len(failed), len(samples))
+    write_json(folder / "boxes.json", to_json(found))
+    return Predicted(found, failed)
+
+
+def _with(path: Path, suffix: str) -> Path:
+    """Return a path with an ending added; dots in the name are not endings here."""
+    return path.with_name(path.name + suffix)
+
+
+def _spare(samples: list[tuple[str, Path]], targets: set[Path]) -> None:
+    """Refuse to draw over the pictures themselves."""
+    resolved = {path.resolve() for path in targets}
+    for key, path in samples:
+        if path.resolve() in resolved:
+            raise StoreExistsError(
+                f"{path}: drawing would write over the picture {key!r}. Choose another --out"
+            )
+
+
+def _batches(
+    samples: list[tuple[str, Path]], size: int, failed: dict[str, str]
+) -> Iterator[tuple[list[str], list[Pixels]]]:
+    keys: list[str] = []
+    pictures: list[Pixels] = []
+    for key, path in samples:
+        try:
+            pictures.append(decode(path.read_bytes(), name=key).pixels)
+        except (DecodeError, OSError) as exc:
+            failed[key] = str(exc)
+            continue
+        keys.append(key)
+        if len(keys) == size:
+            yield keys, pictures
+            keys, pictures = [], []
+    if keys:
+        yield keys, pictures
+
+
+def result_names(keys: Iterable[str]) -> dict[str, PurePosixPath]:
+    """Return for each picture the name of its results, without a suffix: `folder/res_<picture>`.
+
+    The picture's own ending is left out, as ICDAR does it, unless another one has the same name
+    without it.
+    """
+    names = {key: PurePosixPath(key) for key in keys}
+    times = Counter(name.with_suffix("") for name in names.values())
+    return {
+        key: name.with_name(f"res_{name.stem if times[name.with_suffix('')] == 1 else name.name}")
+        for key, name in names.items()
+    }
+
+
+def write_icdar(path: Path, found: Detections) -> None:
+    """Write a text file: a line of whole numbers x1,y1,x2,y2,... for each box."""
+    lines = [
+        ",".join(str(int(v)) for v in np.rint(points).ravel()) + "\n" for points in found.polygons
+    ]
+    _write(path, "".join(lines))
+
+
+def to_json(found: Mapping[str, Detections]) -> dict[str, Any]:
+    """Return everything found, per picture the polygons with their scores."""
+    return {
+        key: [
+            {"points": np.round(p.astype(float), 2).tolist(), "score": round(float(s), 4)}
+            for p, s in zip(d.polygons, d.scores, strict=True)
+        ]
+        for key, d in found.items()
+    }
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Write a JSON file, readable and with a newline at its end."""
+    _write(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise WriteError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def draw_boxes(
+    picture: Pixels,
+    found: Sequence[npt.ArrayLike],
+    *,
+    truths: Sequence[npt.ArrayLike] = (),
+    ignored: Sequence[bool] | npt.NDArray[np.bool_] = (),
+) -> Pixels:
+    """Return a copy of an RGB picture with found boxes in red, true ones in green or grey."""
+    canvas = np.array(picture, dtype=np.uint8, order="C")
+    thickness = max(1, round(max(canvas.shape[:2]) / 500))
+    for position, points in enumerate(truths):
+        skip = position < len(ignored) and bool(ignored[position])
+        _outline(canvas, points, IGNORED if skip else TRUE, 2 * thickness)
+    for points in found:
+        _outline(canvas, points, FOUND, thickness)
+    return canvas
+
+
+def _outline(
+    canvas: Pixels, points: npt.ArrayLike, colour: tuple[int, int, int], thickness: int
+) -> None:
+    corners = np.rint(np.asarray(points, dtype=np.float64)).astype(np.int32).reshape(-1, 1, 2)
+    cv2.polylines(canvas, [corners], True, colour, thickness, cv2.LINE_AA)
+
+
+def grid(pictures: Sequence[Pixels], *, columns: int = 2) -> Pixels:
+    """Return pictures side by side, on white where they are smaller than the largest."""
+    height = max(p.shape[0] for p in pictures)
+    width = max(p.shape[1] for p in pictures)
+    rows = -(-len(pictures) // columns)
+    sheet = np.full((rows * height, columns * width, 3), 255, np.uint8)
+    for position, picture in enumerate(pictures):
+        y, x = position // columns * height, position % columns * width
+        sheet[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
+    return sheet
+
+
+def write_picture(path: Path, picture: Pixels) -> None:
+    """Write an RGB picture; the name's ending decides the format."""
+    ok, data = cv2.imencode(path.suffix or ".png", np.ascontiguousarray(picture[..., ::-1]))
+    if not ok:
+        raise WriteError(f"{path}: OpenCV cannot write a picture of this kind")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data.tobytes())
+    except OSError as exc:
+        raise WriteError(f"{path}: {exc.strerror or exc}") from exc

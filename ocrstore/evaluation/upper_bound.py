@@ -1,0 +1,78 @@
+"""The upper bound of H-mean that a view allows: its own maps through post-processing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.evaluation.ground_truth import find_view
+from ocrstore.evaluation.postprocess import PostParams, detect_one, params_for
+from ocrstore.evaluation.results import Results
+from ocrstore.geometry import transform_points
+from ocrstore.recipe import Recipe
+from ocrstore.store import Store
+
+
+def upper_bound(
+    store: Store,
+    *,
+    view: str | None = None,
+    params: PostParams | None = None,
+    min_height: float = 0.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Results:
+    """Evaluate a store's probability maps as if a network had predicted them.
+
+    What is missing to 1 is lost by the view and the post-processing, not by any network.
+
+    Args:
+        store: The store to read; its view needs `prob_map` and `inverse_matrix`.
+        view: The view to use; the default one if None.
+        params: Post-processing; by default with the shrink ratio of the view's recipe.
+        min_height: Leave out pictures with a region (ignored ones aside) of at most this height in
+            view pixels.
+        progress: Called with (samples done, samples in all).
+
+    Returns:
+        The results of the pictures that were not left out.
+    """
+    record = find_view(store, view, needs=("prob_map", "inverse_matrix"))[1]
+    columns = record["columns"]
+    params = params or params_for(Recipe.from_json(record["recipe"]))
+    results = Results()
+    for row, key in enumerate(store.keys):
+        if progress is not None:
+            progress(row, len(store))
+        inverse = np.asarray(store[columns["inverse_matrix"]][row], dtype=np.float64)
+        sample = store.attributes(row)
+        truths = [np.asarray(flat, np.float64).reshape(-1, 2) for flat in sample["polygons"]]
+        ignored = np.asarray(sample["ignored"], dtype=bool)
+        if _smallest_height(truths, ignored, inverse) <= min_height:
+            continue
+        found = detect_one(
+            store[columns["prob_map"]][row],
+            inverse_matrix=inverse,
+            size=(sample["width"], sample["height"]),
+            params=params,
+        )
+        texts = sample.get("texts") or [None] * len(truths)
+        results.add(key, found.polygons, truths, ignored, texts)
+    return results
+
+
+def _smallest_height(
+    truths: list[npt.NDArray[np.float64]],
+    ignored: npt.NDArray[np.bool_],
+    inverse: npt.NDArray[np.float64],
+) -> float:
+    """Return the smallest height of a region in view pixels; infinite if there is none."""
+    forward = np.linalg.inv(inverse)
+    heights = [
+        min(cv2.minAreaRect(transform_points(forward, points).astype(np.float32))[1])
+        for points, skip in zip(truths, ignored, strict=True)
+        if not skip
+    ]
+    return min(heights, default=np.inf)

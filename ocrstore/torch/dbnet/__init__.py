@@ -1,1 +1,0 @@
-"""DBNet on Lightning, fed by a store: model, loss, post-processing, metric, module."""

@@ -1,0 +1,66 @@
+"""The torchmetrics metrics: they sum over pictures and ranks, then divide."""
+
+import numpy as np
+import pytest
+import torch
+
+from ocrstore.dbnet.metrics import CLEval, HMean
+
+
+def box(left, top, right, bottom):
+    """Return a rectangle's corners, clockwise from the upper left one."""
+    return np.array([(left, top), (right, top), (right, bottom), (left, bottom)], float)
+
+
+A = box(0, 0, 100, 20)
+FAR = box(0, 500, 100, 520)
+WORD = box(0, 0, 80, 20)
+
+
+def test_the_metric_divides_sums_not_means():
+    """Two pictures: 1 of 1 and 1 of 3 found, with 2 detections each: P 2/4, R 2/4."""
+    metric = HMean()
+    metric.update([[A, FAR]], [[A]], [[False]], ["one"])
+    metric.update([[A, box(500, 0, 600, 20)]], [[A, FAR, FAR]], [np.zeros(3, bool)], ["two"])
+    assert {k: v.item() for k, v in metric.compute().items()} == {
+        "precision": 0.5,
+        "recall": 0.5,
+        "hmean": 0.5,
+    }
+    assert [name for name, _ in metric.rows] == ["one", "two"]
+    metric.reset()
+    assert metric.rows == [] and metric.truths == 0
+
+
+def test_an_empty_metric_is_zero():
+    """No truth and no detection in the whole set: zeros, as the protocol has it; not nan."""
+    metric = HMean()
+    metric.update([[]], [[]], [[]])
+    assert torch.stack(list(metric.compute().values())).tolist() == [0, 0, 0]
+
+
+def test_states_are_summed_over_ranks():
+    """Every state has the reduction that makes ranks add up."""
+    metric = HMean()
+    assert set(metric._reductions) == {"matched", "truths", "detections"}
+    assert all(f is metric._reductions["matched"] for f in metric._reductions.values())
+    assert metric._reductions["matched"](torch.tensor([1, 2])).item() == 3
+
+
+def test_cleval_sums_over_pictures():
+    """Recall (4 + 2 - 0) / 8, precision 6 / (4 + 2 + 3)."""
+    metric = CLEval()
+    metric.update([[WORD]], [[WORD]], [[False]], [["word"]])
+    metric.update([[box(0, 0, 45, 20), box(100, 0, 120, 60)]], [[WORD]], [[False]], [["word"]])
+    values = {k: v.item() for k, v in metric.compute().items()}
+    recall, precision = 6 / 8, 6 / 9
+    assert values["recall"] == pytest.approx(recall)
+    assert values["precision"] == pytest.approx(precision)
+    assert values["hmean"] == pytest.approx(2 * recall * precision / (recall + precision))
+
+
+def test_an_empty_cleval_is_zero():
+    """Nothing counted gives zeros, not nan."""
+    metric = CLEval()
+    metric.update([[]], [[]], [[]], [[]])
+    assert [v.item() for v in metric.compute().values()] == [0, 0, 0]
