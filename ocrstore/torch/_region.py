@@ -1,8 +1,7 @@
-"""Owns ranges of address space: placing file pages in them, moving and dropping pages.
+"""Owns ranges of address space: placing file pages in them and dropping pages.
 
 Everything here goes through one class that checks bounds before it calls `mmap(MAP_FIXED)`,
-because a wrong address there would silently replace somebody else's memory. `mremap` is called
-only so that both ends stay mapped: an address that was free for a moment might be anybody's.
+because a wrong address there would silently replace somebody else's memory.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ PAGE = mmap.PAGESIZE
 
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS, _MAP_NORESERVE = 0x02, 0x10, 0x20, 0x4000
-_MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 1, 2, 4
 _MADV_DONTNEED = 4
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _DEFAULT_MAX_MAPS = 65530
@@ -48,9 +46,6 @@ class _LibC:
         self.munmap = libc.munmap
         self.munmap.argtypes = [pointer, size]
         self.munmap.restype = number
-        self.mremap = libc.mremap
-        self.mremap.argtypes = [pointer, size, size, number, pointer]
-        self.mremap.restype = pointer
         self.madvise = libc.madvise
         self.madvise.argtypes = [pointer, size, number]
         self.madvise.restype = number
@@ -146,20 +141,6 @@ class Region:
         if address != self.address + at:
             raise self._broken(at, nbytes, _fail("mmap"))
 
-    def move(self, at: int, nbytes: int, target: Region, target_at: int) -> None:
-        """Move pages, written ones too, to a place in another region.
-
-        They come with their page table entries: whoever reads them there has no page fault. What is
-        left here is mapped as before, and shows the file's pages when it is read. Neither part may
-        reach over the edge of a placement.
-        """
-        self._check(at, nbytes)
-        target._check(target_at, nbytes)
-        flags = _MREMAP_MAYMOVE | _MREMAP_FIXED | _MREMAP_DONTUNMAP
-        there = target.address + target_at
-        if _libc().mremap(self.address + at, nbytes, nbytes, flags, there) != there:
-            raise target._broken(target_at, nbytes, _fail("mremap"))
-
     def _check(self, at: int, nbytes: int) -> None:
         if at < 0 or nbytes <= 0 or at + nbytes > self.nbytes:
             raise ValueError(f"[{at}, {at + nbytes}) is outside a region of {self.nbytes} bytes")
@@ -190,30 +171,3 @@ class Region:
         if self._maps:
             budget.give_back(self._maps)
             self._maps = 0
-
-
-def can_move(fd: int) -> bool:
-    """Try whether the system moves pages of a private mapping of a file (Linux 5.13)."""
-    if os.fstat(fd).st_size < PAGE or _has_strict_overcommit():
-        return False
-    try:
-        home, away = Region(PAGE, 1), Region(PAGE, 1)
-        home.place(0, PAGE, fd, 0)
-        first = ctypes.c_ubyte.from_address(home.address)
-        here, there = first.value, ctypes.c_ubyte.from_address(away.address)
-        first.value = here ^ 0xFF
-        home.move(0, PAGE, away, 0)
-        return there.value == here ^ 0xFF and first.value == here
-    except (OSError, MapLimitError):
-        return False
-
-
-def _has_strict_overcommit() -> bool:
-    """Tell whether the kernel keeps account of private mappings, which moving puts in disorder.
-
-    Kernels from 6.15 on, until late in 2025, lose track of what stays mapped behind moved pages.
-    """
-    try:
-        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
-    except OSError:
-        return True

@@ -1,7 +1,7 @@
 """Owns how rows of a column become memory that its taker may write on, on any system.
 
 Three strategies, chosen at run time: `leases` (Linux: slices of a persistent private mapping,
-other orders moved or put together by the page table), `fresh` (any system: a new private mapping
+other orders put together by the page table), `fresh` (any system: a new private mapping
 for each run of rows), and `copy`. Under each of them what one taker writes is seen by no other and
 never reaches the file.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -74,7 +73,6 @@ class ColumnMemory:
         self._file: FileHandle | None = None
         self._mapping: ColumnMapping | None = None
         self._is_mapped = False
-        self._has_shuffled = False
 
     def take(self, rows: IntArray) -> AnyArray:
         """Return the rows as one array, the caller's alone, valid while it is referenced."""
@@ -90,7 +88,7 @@ class ColumnMemory:
             raise IndexError(f"rows {low} to {high} of {len(self.layout)}")
         taken = None
         if self.strategy == "leases" and self.layout.mappable:
-            taken = self._gather(rows) if first is None else self._lease(first, count)
+            taken = None if first is None else self._lease(first, count)
             if taken is None:
                 taken = self._assemble(rows)
         elif self.strategy == "fresh":
@@ -101,17 +99,6 @@ class ColumnMemory:
         """Return a run of rows of the persistent mapping; None where that cannot be."""
         mapping = self._mapped()
         return None if mapping is None else mapping.take(first, count)
-
-    def _gather(self, rows: IntArray) -> AnyArray | None:
-        """Return rows of the persistent mapping, moved together; None where that cannot be."""
-        if not self._has_shuffled:
-            self._has_shuffled = True  # who takes one batch only needs no mapping of all rows
-            return None
-        # the pages of a larger column leave the page cache before they are used again
-        if len(self.layout) * self.layout.pitch > _memory_nbytes():
-            return None
-        mapping = self._mapped() if self.layout.nbytes >= MIN_ASSEMBLED_NBYTES else None
-        return None if mapping is None else mapping.gather(rows)
 
     def _assemble(self, rows: IntArray) -> AnyArray | None:
         """Return rows put together by the page table; None where a copy is better, or must do."""
@@ -180,8 +167,3 @@ def _map(file: FileHandle, layout: RowLayout, finder: FinderName | None) -> Colu
     except (OSError, _region.MapLimitError):
         # strict overcommit, or an address space too small for the column: batch by batch then
         return None
-
-
-@lru_cache(maxsize=1)
-def _memory_nbytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * _region.PAGE
