@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.blocks import POOL
+from ocrstore.buffers import POOL
 from ocrstore.maps.offsets import SLACK, Contour, fill
 from ocrstore.maps.outlines import Bools, Floats, Ints, Outlines
 from ocrstore.maps.segments import DENSE_NUMBERS, Image, measure_by_edges, measure_densely

@@ -13,9 +13,10 @@ from making import make_store
 from torch.utils.data import DataLoader
 
 import ocrstore
-from ocrstore.torch import OCRStoreDataset, _region
+from ocrstore.torch import OCRStoreDataset
+from ocrstore.torch.memory import address_range
 
-STRATEGIES = ["leases", "fresh", "copy"] if _region.supported else ["fresh", "copy"]
+STRATEGIES = ["leases", "fresh", "copy"] if address_range.supported else ["fresh", "copy"]
 SAMPLES = 12
 NAMES = ("images", "prob_maps", "inverse_matrix")
 

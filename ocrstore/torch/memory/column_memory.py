@@ -1,9 +1,13 @@
-"""Owns how rows of a column become memory that its taker may write on, on any system.
+"""Return rows of a column as memory that the caller may write to, on any system.
 
-Three strategies, chosen at run time: `leases` (Linux: slices of a persistent private mapping,
-other orders put together by the page table), `fresh` (any system: a new private mapping
-for each run of rows), and `copy`. Under each of them what one taker writes is seen by no other and
-never reaches the file.
+Three strategies, chosen at run time:
+
+- `leases` (64-bit Linux): contiguous rows are slices of a persistent private mapping; scattered
+  rows are mapped together.
+- `fresh` (any system): a new private mapping for contiguous rows, a copy of scattered ones.
+- `copy`.
+
+With each of them nobody else sees what a caller writes, and it never reaches the file.
 """
 
 from __future__ import annotations
@@ -16,42 +20,57 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from ocrstore.errors import StoreChangedError
-from ocrstore.torch import _region
-from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout, first_of_run
-from ocrstore.torch.assembly import MIN_ASSEMBLED_NBYTES, assemble, map_fresh
+from ocrstore.torch.memory import address_range
+from ocrstore.torch.memory.address_range import (
+    MIN_MAPPED_NBYTES,
+    MapLimitError,
+    map_run,
+    map_together,
+)
+from ocrstore.torch.memory.row_layout import (
+    AnyArray,
+    FileHandle,
+    IntArray,
+    RowLayout,
+    first_of_run,
+)
 
 if TYPE_CHECKING:
-    from ocrstore.torch._pagemap import FinderName
-    from ocrstore.torch.leases import ColumnMapping
+    from ocrstore.torch.memory.leases import ColumnMapping
+    from ocrstore.torch.memory.written_pages import FinderName
 
 Strategy = Literal["leases", "fresh", "copy"]
 
 
 def best_strategy() -> Strategy:
-    """Return what this system does best; the variable OCRSTORE_MEMORY overrides it."""
-    wish = os.environ.get("OCRSTORE_MEMORY", "")
-    if wish:
-        return check_strategy("OCRSTORE_MEMORY", wish)
-    return "leases" if _region.supported else "fresh"
+    """Return the best strategy for this system; the variable OCRSTORE_MEMORY overrides it."""
+    wanted = os.environ.get("OCRSTORE_MEMORY", "")
+    if wanted:
+        return check_strategy("OCRSTORE_MEMORY", wanted)
+    return "leases" if address_range.supported else "fresh"
 
 
-def check_strategy(name: str, wish: str) -> Strategy:
-    """Return a strategy that this system has; `name` is what the wish came by."""
+def check_strategy(name: str, wanted: str) -> Strategy:
+    """Return a strategy if this system has it; `name` is the setting to blame if not."""
     for strategy in get_args(Strategy):
-        if wish == strategy and (wish != "leases" or _region.supported):
+        if wanted == strategy and (wanted != "leases" or address_range.supported):
             return strategy  # type: ignore[no-any-return]  # get_args is untyped
     raise ValueError(
-        f"{name}={wish!r}: expected one of {', '.join(get_args(Strategy))}"
+        f"{name}={wanted!r}: expected one of {', '.join(get_args(Strategy))}"
         " (leases: on 64-bit Linux only)"
     )
 
 
 class ColumnMemory:
-    """The rows of one column, as writable memory. For any thread; survives a fork.
+    """The rows of one column, as writable memory. Thread-safe; works on after a fork.
 
-    `open_file` gives a descriptor of the same file. `data` is the file's bytes, mapped read-only
-    by the caller: copies are made from it, so they are true to the file whatever the takers of
-    other rows have written.
+    Args:
+        open_file: Returns a new descriptor of the file.
+        data: The file's bytes, mapped read-only by the caller. Copies are made from it, so they
+            show the file whatever was written to leased rows.
+        layout: Where the rows are.
+        strategy: See the module; the best one for this system by default.
+        finder: How written pages are found; the best way for this system by default.
     """
 
     def __init__(
@@ -75,7 +94,7 @@ class ColumnMemory:
         self._is_mapped = False
 
     def take(self, rows: IntArray) -> AnyArray:
-        """Return the rows as one array, the caller's alone, valid while it is referenced."""
+        """Return rows as one array that only the caller sees, valid while it is referenced."""
         count = len(rows)
         if not count:
             return self._copy(rows)
@@ -90,29 +109,29 @@ class ColumnMemory:
         if self.strategy == "leases" and self.layout.mappable:
             taken = None if first is None else self._lease(first, count)
             if taken is None:
-                taken = self._assemble(rows)
+                taken = self._map_together(rows)
         elif self.strategy == "fresh":
-            taken = map_fresh(self._opened(), self.layout, rows)
+            taken = map_run(self._opened(), self.layout, rows)
         return self._copy(rows) if taken is None else taken
 
     def _lease(self, first: int, count: int) -> AnyArray | None:
-        """Return a run of rows of the persistent mapping; None where that cannot be."""
+        """Return consecutive rows of the persistent mapping; None if they are leased already."""
         mapping = self._mapped()
         return None if mapping is None else mapping.take(first, count)
 
-    def _assemble(self, rows: IntArray) -> AnyArray | None:
-        """Return rows put together by the page table; None where a copy is better, or must do."""
-        if self.layout.nbytes < MIN_ASSEMBLED_NBYTES:
+    def _map_together(self, rows: IntArray) -> AnyArray | None:
+        """Return rows in a mapping of their own; None if a copy is faster or the kernel refuses."""
+        if self.layout.nbytes < MIN_MAPPED_NBYTES:
             return None
         file = self._opened()
         try:
-            return assemble(file, self.layout, rows)
-        except (OSError, _region.MapLimitError):
+            return map_together(file, self.layout, rows)
+        except (OSError, MapLimitError):
             return None
 
     def copy(self, rows: IntArray, out: AnyArray) -> None:
-        """Copy the rows, as the file has them, into `out` of shape (len(rows), *shape)."""
-        from ocrstore.torch.copying import copy_rows  # what is taken by reference needs none of it
+        """Copy rows from the file into `out` of shape (len(rows), *shape)."""
+        from ocrstore.torch.memory.parallel_copy import copy_rows  # not needed for references
 
         copy_rows(self._data, self.layout, rows, out)
 
@@ -124,7 +143,8 @@ class ColumnMemory:
     def _opened(self) -> FileHandle:
         """Return this process's descriptor, of a file that was long enough when it was opened."""
         if self._pid != os.getpid():
-            # A forked child shares nothing of this with its parent: neither lock nor leases.
+            # In a forked child the lock may be held by a thread that does not exist here, the
+            # leases belong to the parent, and `/proc/self/pagemap` shows the parent's pages.
             self._lock = threading.Lock()
             self._file = self._mapping = None
             self._is_mapped = False
@@ -135,13 +155,14 @@ class ColumnMemory:
                 nbytes = os.fstat(file.fd).st_size
                 if nbytes < self.layout.end:
                     raise StoreChangedError(
-                        f"the file has {nbytes} bytes, its rows need {self.layout.end}: it was cut"
+                        f"the file was truncated: it has {nbytes} bytes, its rows need"
+                        f" {self.layout.end}. Restore the file and open it again."
                     )
                 self._file = file
             return self._file
 
     def _mapped(self) -> ColumnMapping | None:
-        """Return this process's mapping, made when it is needed; None if it cannot be."""
+        """Return this process's mapping, made at the first call; None if the kernel refuses."""
         if not self._is_mapped or self._pid != os.getpid():
             file = self._opened()
             with self._lock:
@@ -157,13 +178,12 @@ class ColumnMemory:
 
 
 def _map(file: FileHandle, layout: RowLayout, finder: FinderName | None) -> ColumnMapping | None:
-    # a process that takes one shuffled batch alone needs none of these
-    from ocrstore.torch._pagemap import best_finder, make_finder
-    from ocrstore.torch.leases import ColumnMapping
+    # imported here, because a process that takes only shuffled batches needs neither
+    from ocrstore.torch.memory.leases import ColumnMapping
+    from ocrstore.torch.memory.written_pages import best_finder, make_finder
 
     try:
         found = make_finder(finder) if finder else best_finder(file.fd)
         return ColumnMapping(file, layout, found)
-    except (OSError, _region.MapLimitError):
-        # strict overcommit, or an address space too small for the column: batch by batch then
-        return None
+    except (OSError, MapLimitError):
+        return None  # strict overcommit, or not enough address space for the column

@@ -16,9 +16,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ocrstore.torch._pagemap import Finder, Range, counts_faults, fault_count
-from ocrstore.torch._region import MapLimitError, Region
-from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout, as_rows
+from ocrstore.torch.memory.address_range import AddressRange, MapLimitError
+from ocrstore.torch.memory.row_layout import (
+    AnyArray,
+    FileHandle,
+    IntArray,
+    RowLayout,
+    array_interface,
+)
+from ocrstore.torch.memory.written_pages import Finder, Range, counts_faults, fault_count
 
 _MAX_PIECES = 1024
 """A column in more pieces than this is mapped in the order of the file, with one mapping."""
@@ -38,7 +44,7 @@ class Lease:
         self._count = count
         self._mapping = mapping
         self._faults = mapping.count_faults()
-        self.__array_interface__ = as_rows(mapping.address_of(first), count, mapping.layout)
+        self.__array_interface__ = array_interface(mapping.address_of(first), count, mapping.layout)
 
     def __del__(
         self,
@@ -60,20 +66,20 @@ class ColumnMapping:
 
     def __init__(self, file: FileHandle, layout: RowLayout, finder: Finder) -> None:
         if not layout.mappable:
-            raise ValueError("the rows of this column do not lie on pages of their own")
+            raise ValueError("the rows of this column do not have pages of their own")
         self.layout = layout
         self._finder = finder
         self._counts_faults = counts_faults(file.fd)
         self._lock = threading.Lock()
         self._ended: deque[tuple[int, int, bool]] = deque()
         self._leased = bytearray(len(layout))
-        self._region, self._positions = _map_column(file, layout)
+        self._range, self._positions = _map_column(file, layout)
         gaps = np.diff(self._positions) != layout.pitch
         self._gaps: IntArray | None = np.flatnonzero(gaps) if gaps.any() else None
 
     def address_of(self, row: int) -> int:
         """Return the address of a row."""
-        return self._region.address + int(self._positions[row])
+        return self._range.address + int(self._positions[row])
 
     def take(self, first: int, count: int) -> AnyArray | None:
         """Return rows [first, first + count) as one writable array.
@@ -151,7 +157,7 @@ class ColumnMapping:
         """Discard what was written to rows."""
         start = self.address_of(first)
         for low, high in self._written(start, start + count * self.layout.pitch):
-            self._region.drop(low, high)
+            self._range.discard(low, high)
 
     def _written(self, start: int, end: int) -> list[Range]:
         try:
@@ -165,20 +171,20 @@ class ColumnMapping:
         return sum(self._leased)
 
 
-def _map_column(file: FileHandle, layout: RowLayout) -> tuple[Region, IntArray]:
+def _map_column(file: FileHandle, layout: RowLayout) -> tuple[AddressRange, IntArray]:
     """Map a column in the order of its rows if it has few pieces, else in the order of the file."""
     rows = np.arange(len(layout), dtype=np.int64)
     runs = layout.runs(rows)
     if len(runs) <= _MAX_PIECES:
         try:
-            region = Region(len(layout) * layout.pitch, len(runs))
+            mapped = AddressRange(len(layout) * layout.pitch, len(runs))
             for position, count, offset in runs:
-                region.place(position * layout.pitch, count * layout.pitch, file.fd, offset)
-            return region, rows * layout.pitch
+                mapped.map_file(position * layout.pitch, count * layout.pitch, file.fd, offset)
+            return mapped, rows * layout.pitch
         except MapLimitError:
             pass  # one mapping always fits
     low = int(layout.offsets.min())
     span = int(layout.offsets.max()) + layout.pitch - low
-    region = Region(span, 1)
-    region.place(0, span, file.fd, low)
-    return region, layout.offsets - low
+    mapped = AddressRange(span, 1)
+    mapped.map_file(0, span, file.fd, low)
+    return mapped, layout.offsets - low
