@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ocrstore.format.columns import Column
-from ocrstore.pagecache import resident_nbytes
 from ocrstore.store import Store
 
 
@@ -89,7 +88,7 @@ def summarize(store: Store) -> Summary:
         columns=tuple(_summarize_column(store, name) for name in store.columns),
         attributes={field.name: str(field.type) for field in snapshot.index.attributes},
         history=tuple(dict(entry) for entry in store.history),
-        resident_nbytes=resident_nbytes(snapshot.mapping),
+        resident_nbytes=snapshot.mapping.resident_nbytes(),
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ocrstore.blocks import BlockPool
+from ocrstore.buffers import BufferPool
 from ocrstore.errors import SchemaError
 from ocrstore.maps import ALGORITHM, MAX_COORDINATE, MAX_POINTS, MapParams, Maps, draw_maps
 from ocrstore.maps.border import (
@@ -575,14 +575,14 @@ def test_threads() -> None:
 
 def test_blocks_come_back() -> None:
     """A block is used again after its last view is gone, and not before."""
-    pool = BlockPool(kept_nbytes=1000)
+    pool = BufferPool(kept_nbytes=1000)
     lease = pool.take(400)
     address = lease.ctypes.data
     view = lease[10:20]
     del lease
     assert pool.free_nbytes == 0
     assert pool.take(400).ctypes.data != address
-    pool = BlockPool(kept_nbytes=1000)
+    pool = BufferPool(kept_nbytes=1000)
     address = pool.take(400).ctypes.data
     assert pool.free_nbytes == 400
     assert pool.take(400).ctypes.data == address
@@ -591,7 +591,7 @@ def test_blocks_come_back() -> None:
 
 def test_few_blocks_are_kept() -> None:
     """What is kept is bounded, and old sizes make room for new ones."""
-    pool = BlockPool(kept_nbytes=1000)
+    pool = BufferPool(kept_nbytes=1000)
     leases = [pool.take(400) for _ in range(5)]
     leases.clear()
     assert 0 < pool.free_nbytes <= 1000

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore import pagecache
-from ocrstore.format import bulk, locking, publication
+from ocrstore.format import bulk, locking, mapping, publication
 from ocrstore.format.mapping import Mapping
 from ocrstore.summary import summarize
 
@@ -178,11 +177,11 @@ def test_without_fdatasync(quick_path, monkeypatch):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's mincore")
 def test_resident_bytes_with_mincore(make_store):
     """What was just written is in the page cache; a file in memory is so in full."""
-    mapping = Mapping(make_store())
-    assert bytes(mapping.buffer[:4096])  # in case its pages have been written and dropped meanwhile
-    resident = pagecache.resident_nbytes(mapping)
+    opened = Mapping(make_store())
+    assert bytes(opened.buffer[:4096])  # in case its pages have been written and dropped meanwhile
+    resident = opened.resident_nbytes()
     assert resident is not None
-    assert 0 < resident <= mapping.nbytes
+    assert 0 < resident <= opened.nbytes
 
 
 @pytest.mark.parametrize("lack", ["windows", "no function", "no library", "refusal"])
@@ -194,14 +193,14 @@ def test_resident_bytes_without_mincore(make_store, monkeypatch, lack):
         raise OSError("no library")
 
     if lack == "windows":
-        monkeypatch.setattr(pagecache, "sys", SimpleNamespace(platform="win32"))
+        monkeypatch.setattr(mapping, "sys", SimpleNamespace(platform="win32"))
     elif lack == "no function":
-        monkeypatch.setattr(pagecache.ctypes, "CDLL", lambda *args, **options: object())
+        monkeypatch.setattr(mapping.ctypes, "CDLL", lambda *args, **options: object())
     elif lack == "no library":
-        monkeypatch.setattr(pagecache.ctypes, "CDLL", fail)
+        monkeypatch.setattr(mapping.ctypes, "CDLL", fail)
     else:
-        monkeypatch.setattr(pagecache, "_mincore", lambda: lambda *args: -1)
-    assert pagecache.resident_nbytes(Mapping(path)) is None
+        monkeypatch.setattr(mapping, "_mincore", lambda: lambda *args: -1)
+    assert Mapping(path).resident_nbytes() is None
     with ocrstore.open(path) as store:
         assert summarize(store).resident_nbytes is None
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from loader_contenders import make_store
 
-from ocrstore.torch.processes import measure
+from ocrstore.torch.doctor import measure
 
 MB = 1e6
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.blocks import BlockPool
+from ocrstore.buffers import BufferPool
 
 _STEP = 1 << 20
 """Sizes are rounded up to it, so that pictures and parts of many sizes share blocks."""
-_POOL = BlockPool()
+_POOL = BufferPool()
 
 
 def take(shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import stat
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,9 @@ from ocrstore.errors import NotAStoreError, OCRStoreError, StoreChangedError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+_MINCORE_NBYTES = 2**30
+"""What one call is asked about: it needs a byte of memory for each page."""
 
 
 class Mapping:
@@ -91,6 +96,20 @@ class Mapping:
         """Return a read-only array that lies at `offset`; numpy checks the bounds."""
         return np.ndarray(shape, dtype, self._bytes, offset, strides)
 
+    def resident_nbytes(self) -> int | None:
+        """Return how many bytes are in the page cache; None if the system does not tell."""
+        mincore = _mincore()
+        if mincore is None:
+            return None
+        resident = 0
+        for start in range(0, self.nbytes, _MINCORE_NBYTES):
+            nbytes = min(_MINCORE_NBYTES, self.nbytes - start)
+            flags = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
+            if mincore(self.address + start, nbytes, flags.ctypes.data) != 0:
+                return None
+            resident += int(np.count_nonzero(flags & 1)) * mmap.PAGESIZE
+        return min(resident, self.nbytes)
+
     def has_grown(self) -> bool:
         """Tell whether the file has more bytes by now than were mapped."""
         return self._map.size() > self.nbytes
@@ -109,3 +128,16 @@ class Mapping:
 
 def _directory(path: str) -> NotAStoreError:
     return NotAStoreError(f"{path}: is a directory; a store is one file. Name the file in it.")
+
+
+def _mincore() -> ctypes._NamedFuncPointer | None:
+    """Return the system call of Linux and macOS that tells which pages are in memory."""
+    if sys.platform == "win32":
+        return None
+    try:
+        function = ctypes.CDLL(None, use_errno=True).mincore
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    function.restype = ctypes.c_int
+    return function

@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.blocks import POOL
+from ocrstore.buffers import POOL
 from ocrstore.maps.outlines import SLACK, Bools, Contour, Floats, Ints, Outlines, fill
 
 TILE_PIXELS = 1 << 14

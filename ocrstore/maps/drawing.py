@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.blocks import POOL
+from ocrstore.buffers import POOL
 from ocrstore.errors import SchemaError
 from ocrstore.maps.border import BorderPainter
 from ocrstore.maps.outlines import (

@@ -1,20 +1,19 @@
-"""Stores as PyTorch data sets: batches by reference, yours to write on, in flat memory."""
+"""Stores as PyTorch data sets: batches by reference, with tensors that you may modify in place."""
 
 from typing import TYPE_CHECKING, Any
 
+from ocrstore.torch.batch import Batch, Sample
 from ocrstore.torch.dataset import OCRStoreDataset
-from ocrstore.torch.records import Batch, Sample
 
 if TYPE_CHECKING:
     from ocrstore.torch.datamodule import OCRDataModule
-    from ocrstore.torch.loader import PrefetchLoader
-    from ocrstore.torch.prefetch import Prefetcher
+    from ocrstore.torch.prefetch import Prefetcher, PrefetchLoader
     from ocrstore.torch.samplers import ResumableSampler, WindowShuffleSampler, sampler_state
 
-# Lightning takes seconds to import, and workers need none of these
-_HOMES = {
+# imported at first access: Lightning takes seconds to import, and workers need none of these
+_LAZY = {
     "OCRDataModule": "ocrstore.torch.datamodule",
-    "PrefetchLoader": "ocrstore.torch.loader",
+    "PrefetchLoader": "ocrstore.torch.prefetch",
     "Prefetcher": "ocrstore.torch.prefetch",
     "ResumableSampler": "ocrstore.torch.samplers",
     "WindowShuffleSampler": "ocrstore.torch.samplers",
@@ -35,11 +34,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
     return value
 
 

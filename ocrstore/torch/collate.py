@@ -1,7 +1,7 @@
-"""Owns how samples become a batch under torch's default collation, and how computed batches travel.
+"""Make batches of samples under torch's default collation, and send computed batches to the parent.
 
-Importing this module tells torch what to do with samples, so that nothing needs to be passed to a
-DataLoader.
+Importing this module registers the collation with torch, so that a DataLoader needs no
+`collate_fn`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ocrstore.errors import SchemaError
-from ocrstore.torch._rows import AnyArray
-from ocrstore.torch.fields import Field, field_of, pack_polygons, unpack_polygons
-from ocrstore.torch.parts import Parts, join
-from ocrstore.torch.records import Batch, OutgoingBatch, Sample
+from ocrstore.torch.batch import Batch, Sample, WorkerBatch
+from ocrstore.torch.memory.row_layout import AnyArray
+from ocrstore.torch.row_refs import Field, RowRefs, field_of, join
 
 if TYPE_CHECKING:
     from ocrstore.torch.exchange import SlotTicket
@@ -28,32 +27,29 @@ _ALIGNMENT = 64
 
 
 class SampleList(Sequence[Sample]):
-    """The samples of one call to a data set; each is made when it is asked for.
+    """The samples that a DataLoader collates into one batch; each is made when it is accessed.
 
-    The default collation needs none of them. A collate function of the user's own sees a sequence.
+    The default collation needs only the references. A custom `collate_fn` sees a sequence.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
+    def __init__(self, refs: RowRefs) -> None:
+        self.refs = refs
 
     def __len__(self) -> int:
-        return len(self.parts.local)
+        return len(self.refs)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [Sample(self.parts.one(i)) for i in range(len(self))[index]]
-        return Sample(self.parts.one(range(len(self))[index]))
+            return [Sample(self.refs.one(i)) for i in range(len(self))[index]]
+        return Sample(self.refs.one(range(len(self))[index]))
 
 
 class Computed(dict[str, Any]):
     """A transformed sample: its arrays as they will be stacked (HWC, HW), and its annotations."""
 
-    recyclable = False
-    """Whether nobody else points to its arrays."""
-
 
 class ComputedList(Sequence[Sample]):
-    """Transformed samples of one call to a data set, for any collation."""
+    """The transformed samples of one batch, for any collation."""
 
     def __init__(self, computed: list[Computed]) -> None:
         self.computed = computed
@@ -63,16 +59,16 @@ class ComputedList(Sequence[Sample]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [show_sample(computed) for computed in self.computed[index]]
-        return show_sample(self.computed[index])
+            return [present_sample(computed) for computed in self.computed[index]]
+        return present_sample(self.computed[index])
 
 
-def show_sample(computed: Computed) -> Sample:
-    """Return a transformed sample with its tensors turned as records show them."""
+def present_sample(computed: Computed) -> Sample:
+    """Return a transformed sample with its tensors in the layout of samples (CHW, 1HW)."""
     taken: dict[str, Any] = {}
     for name, value in computed.items():
         if isinstance(value, np.ndarray):
-            taken[name] = _show(name, np.ascontiguousarray(value)[None])[0]
+            taken[name] = _field(name).tensor(np.ascontiguousarray(value)[None])[0]
         else:
             taken[name] = value
     if "raw_size" in taken:
@@ -81,43 +77,47 @@ def show_sample(computed: Computed) -> Sample:
 
 
 def plural_of(name: str) -> str:
-    """Return the name in a batch of what a sample calls `name`."""
+    """Return the key in a batch for a key of a sample."""
     if name == "row":
         return "rows"
     return _field(name).plural
 
 
 def collate(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001  # torch's signature
-    """Return a batch of samples: by reference where nothing of them was taken or changed."""
+    """Return a batch of samples; a reference if no value of them was accessed or set."""
     if isinstance(samples, ComputedList):
         return collate_computed(samples.computed)
-    inside = get_worker_info() is not None
-    kind = OutgoingBatch if inside else Batch
-    parts: Parts | None = None
+    refs: RowRefs | None = None
     if isinstance(samples, SampleList):
-        parts = samples.parts
+        refs = samples.refs
     elif all(sample.is_reference for sample in samples):
-        parts = join([sample._parts for sample in samples if sample._parts is not None])
-    if parts is not None:
-        if inside:
-            parts.bring_in()
-        return kind(parts)
+        refs = join([sample._refs for sample in samples if sample._refs is not None])
+    if refs is not None:
+        return make_batch(refs)
     return collate_computed([_as_computed(sample) for sample in samples])
 
 
+def make_batch(refs: RowRefs) -> Batch | WorkerBatch:
+    """Return a batch that refers to rows; a worker loads them into the page cache first."""
+    if get_worker_info() is None:
+        return Batch(refs)
+    refs.load()
+    return WorkerBatch(refs)
+
+
 def _as_computed(sample: Sample) -> Computed:
-    """Return a sample whose tensors were taken or set, as arrays that can be stacked."""
+    """Return a sample with tensors of its own as arrays that can be stacked."""
     computed = Computed()
     for name in sample:
         value = sample[name]
         if isinstance(value, torch.Tensor) and value.ndim:
-            value = _field(name).unshow(value.detach()[None])[0].numpy()
+            value = _field(name).stored(value.detach()[None])[0].numpy()
         computed[name] = value
     return computed
 
 
 def collate_computed(samples: Sequence[Computed]) -> Any:
-    """Return a batch of transformed samples; in a worker it is stacked where it will be sent."""
+    """Return a batch of transformed samples; a worker stacks it when it is sent."""
     if not samples:
         return Batch(None, {})
     first = samples[0]
@@ -128,20 +128,7 @@ def collate_computed(samples: Sequence[Computed]) -> Any:
                     raise _differ(name, first, other)
     if get_worker_info() is not None:
         return ComputedBatch(list(samples))
-    batch = stack_computed(samples)
-    _recycle(samples)
-    return batch
-
-
-def _recycle(samples: Sequence[Computed]) -> None:
-    """Let the next samples be computed into what these were, now that they are stacked."""
-    from ocrstore.torch.recycling import give_back  # for transformed samples alone
-
-    for sample in samples:
-        for value in sample.values():
-            if isinstance(value, np.ndarray) and sample.recyclable:
-                give_back(value)
-        sample.clear()
+    return stack_computed(samples)
 
 
 def _differ(name: str, first: Computed, other: Computed) -> SchemaError:
@@ -159,9 +146,9 @@ def stack_computed(samples: Sequence[Computed]) -> Batch:
     for name, value in samples[0].items():
         values = [sample[name] for sample in samples]
         taken[plural_of(name)] = (
-            _show(name, np.stack(values))
+            _field(name).tensor(np.stack(values))
             if isinstance(value, np.ndarray)
-            else _listed(name, values)
+            else _collate_values(name, values)
         )
     return Batch(None, taken)
 
@@ -170,11 +157,7 @@ def _field(name: str) -> Field:
     return field_of("tensor" if name == "image" else name)
 
 
-def _show(name: str, stacked: AnyArray) -> torch.Tensor:
-    return _field(name).tensor(stacked)
-
-
-def _listed(name: str, values: list[Any]) -> Any:
+def _collate_values(name: str, values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, torch.Tensor):
         return torch.stack(values)
@@ -184,22 +167,22 @@ def _listed(name: str, values: list[Any]) -> Any:
 
 
 class ComputedBatch:
-    """Transformed samples inside a worker; stacked into shared memory when they are sent."""
+    """Transformed samples inside a worker, stacked into shared memory when they are pickled."""
 
     def __init__(self, samples: list[Computed]) -> None:
         self.samples = samples
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # any other pickle than that of a worker's queue
+        # for any pickler but that of a worker's queue, which calls `_send`
         return Batch, (None, stack_computed(self.samples)._taken)
 
 
 def _send(batch: ComputedBatch) -> tuple[Any, ...]:
-    """Stack a batch into a slot of shared memory that is used again and again."""
-    from ocrstore.torch.exchange import take_slot  # batches of stored columns need none of it
+    """Stack a batch into a reused slot of shared memory."""
+    from ocrstore.torch.exchange import take_slot  # not needed for batches of stored columns
 
     if not batch.samples:
-        raise RuntimeError("a batch of a worker can be sent once only")
+        raise RuntimeError("a batch of a worker can be sent only once")
     first = batch.samples[0]
     count = len(batch.samples)
     layout: list[tuple[str, str, tuple[int, ...], int]] = []
@@ -212,7 +195,6 @@ def _send(batch: ComputedBatch) -> tuple[Any, ...]:
     if slot is None:
         return batch.__reduce__()
     ticket, memory = slot
-    samples = batch.samples
     for name, dtype, shape, offset in layout:
         target: AnyArray = np.ndarray(shape, dtype, memory, offset)
         for position, sample in enumerate(batch.samples):
@@ -222,9 +204,8 @@ def _send(batch: ComputedBatch) -> tuple[Any, ...]:
         if isinstance(value, np.ndarray):
             continue
         values = [sample[name] for sample in batch.samples]
-        others[name] = [pack_polygons(v) for v in values] if name == "polygons" else values
-    batch.samples = []  # sent once and for all
-    _recycle(samples)
+        others[name] = [_pack_polygons(v) for v in values] if name == "polygons" else values
+    batch.samples = []  # the queue may keep the batch alive, and the next one needs the memory
     return _receive, (ticket, layout, others)
 
 
@@ -238,13 +219,25 @@ def _receive(
     for name, dtype, shape, offset in layout:
         nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         rows = memory[offset : offset + nbytes].view(dtype).reshape(shape)
-        taken[plural_of(name)] = _show(name, rows)
+        taken[plural_of(name)] = _field(name).tensor(rows)
     for name, values in others.items():
         if name == "polygons":
-            taken[name] = [unpack_polygons(*packed) for packed in values]
+            taken[name] = [_unpack_polygons(*packed) for packed in values]
         else:
-            taken[plural_of(name)] = _listed(name, values)
+            taken[plural_of(name)] = _collate_values(name, values)
     return Batch(None, taken)
+
+
+def _pack_polygons(polygons: list[AnyArray]) -> tuple[AnyArray, AnyArray]:
+    """Return all points as one (n, 2) float32 array, and where each polygon ends."""
+    ends = np.cumsum([len(points) for points in polygons], dtype=np.int64)
+    points = np.concatenate([*polygons, np.empty((0, 2), np.float32)]).astype(np.float32)
+    return points, ends
+
+
+def _unpack_polygons(points: AnyArray, ends: AnyArray) -> list[AnyArray]:
+    """Undo `_pack_polygons`."""
+    return np.split(points, ends[:-1].tolist()) if len(ends) else []
 
 
 default_collate_fn_map[Sample] = collate

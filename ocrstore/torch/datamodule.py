@@ -1,4 +1,4 @@
-"""Owns `OCRDataModule`: stores in Lightning, to be taken up again in mid-epoch."""
+"""`OCRDataModule`: loaders for Lightning that resume in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
-from ocrstore.torch.loader import PrefetchLoader
+from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
 
 if TYPE_CHECKING:
     from ocrstore.recipe import Recipe
-    from ocrstore.torch.augment import Transform
+    from ocrstore.torch.augmented import Transform
 
 
 class OCRDataModule(LightningDataModule):
     """Loaders for training, validation, test and prediction with good defaults.
 
-    Workers persist between epochs, a thread makes batches ready ahead of the loop and sends them
-    to the GPU where there is one (`PrefetchLoader`), and training is drawn by a
-    `ResumableSampler` (with `window`: a `WindowShuffleSampler` of that many row groups, for stores
-    larger than memory). Its place in the epoch goes into Lightning's checkpoints, so a training
-    that was interrupted goes on with the samples it had not seen, whatever the number of workers.
+    Workers persist between epochs. A thread prepares batches ahead of the loop and sends them to
+    the GPU if there is one (`PrefetchLoader`). Training uses a `ResumableSampler` (with `window`: a
+    `WindowShuffleSampler` of that many row groups, for stores larger than memory). Its position is
+    saved in Lightning's checkpoints, so an interrupted training continues with the samples that it
+    had not seen, whatever the number of workers.
     """
 
     def __init__(
@@ -51,11 +51,29 @@ class OCRDataModule(LightningDataModule):
     ) -> None:
         """Name the stores; they are opened when a stage needs them.
 
-        `prefetch` is how many batches are made ready ahead of the loop; 0 leaves that to torch, as
-        does a transform without workers: its random numbers must not be drawn between the loop's.
-        `pin_memory` is torch's; by default it is used where nothing is prefetched. `uneven` says
-        what training does when ranks cannot share the samples evenly; see `ResumableSampler`.
-        Validation, test and prediction always see every sample exactly once.
+        Validation, test and prediction see every sample exactly once, in stored order.
+
+        Args:
+            train: The stores for training, as `OCRStoreDataset` takes them; shuffled.
+            val: The stores for validation.
+            test: The stores for testing.
+            predict: The stores for prediction.
+            batch_size: Samples in a batch.
+            num_workers: Worker processes of each loader.
+            train_transform: The transform for training.
+            view: As in `OCRStoreDataset`.
+            columns: As in `OCRStoreDataset`.
+            expect: As in `OCRStoreDataset`.
+            seed: Seeds the order of training.
+            window: Shuffle in windows of that many row groups.
+            uneven: What training does when the samples cannot be divided evenly between ranks; see
+                `ResumableSampler`.
+            prefetch: How many batches to prepare ahead of the loop. 0 leaves that to torch, and so
+                does a transform without workers, whose random numbers would be drawn in between
+                those of the loop.
+            pin_memory: As in DataLoader; by default only where nothing is prefetched.
+            persistent_workers: As in DataLoader.
+            multiprocessing_context: As in DataLoader.
         """
         super().__init__()
         self.paths: dict[str, Paths | None] = {
@@ -104,7 +122,7 @@ class OCRDataModule(LightningDataModule):
         if not ahead:
             return DataLoader(dataset, **options)
         device = None if self.trainer is None else self.trainer.strategy.root_device
-        # evaluation compares with the polygons of every picture
+        # evaluation uses the polygons of every picture
         lists = stage != "train"
         return PrefetchLoader(dataset, ahead=ahead, device=device, lists=lists, **options)
 
@@ -127,7 +145,7 @@ class OCRDataModule(LightningDataModule):
         return self._loader(stage, ResumableSampler(self.dataset(stage), shuffle=False))
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Return the validation loader, in stored order; none if no store was named."""
+        """Return the validation loader, in stored order; an empty list without `val`."""
         return [] if self.paths["val"] is None else self._in_order("val")
 
     def test_dataloader(self) -> DataLoader[Any]:
@@ -139,11 +157,11 @@ class OCRDataModule(LightningDataModule):
         return self._in_order("predict")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where training stands: by batches that were used, not drawn ahead."""
+        """Return the position of training, counted in batches that were used, not drawn ahead."""
         if self._sampler is None or self.trainer is None:
             return {}
         loop = self.trainer.fit_loop
-        # processed: the step was taken; Lightning counts such a batch as done when it restarts
+        # `processed`: Lightning counts a batch as done after its step when it restarts
         batches = getattr(loop.epoch_loop.batch_progress.current, "processed", 0)
         used = min(batches * self.batch_size, len(self._sampler))
         state = self._sampler.state_dict(consumed=used)
@@ -152,11 +170,11 @@ class OCRDataModule(LightningDataModule):
         return {"train": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a checkpoint stands."""
+        """Continue from a checkpoint."""
         state = state_dict.get("train")
         if state is None:
             return
-        # Lightning looks for a loader with a state of its own; this one's is the sampler's
+        # Lightning warns of a loader without state; here the sampler has the state
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended")
         if self._sampler is None:
             self._state = dict(state)

@@ -1,4 +1,4 @@
-"""Owns `OCRStoreDataset`: stores as an ordinary map-style data set."""
+"""`OCRStoreDataset`: one store or several as a map-style data set."""
 
 from __future__ import annotations
 
@@ -15,46 +15,45 @@ from torch.utils.data import Dataset, get_worker_info
 
 from ocrstore.errors import (
     NotAStoreError,
-    OCRStoreError,
     RecipeMismatchError,
     UnknownRowError,
 )
-from ocrstore.torch._rows import IntArray
+from ocrstore.torch.batch import Sample
 from ocrstore.torch.collate import (
     Computed,
     ComputedList,
     SampleList,
     collate_computed,
-    show_sample,
+    make_batch,
+    present_sample,
 )
-from ocrstore.torch.memory import Strategy, check_strategy
-from ocrstore.torch.parts import Parts
-from ocrstore.torch.records import Batch, OutgoingBatch, Sample
-from ocrstore.torch.residency import Progress
-from ocrstore.torch.view import PICTURE, StoreView, find_view, open_view
+from ocrstore.torch.memory.column_memory import Strategy, check_strategy
+from ocrstore.torch.memory.page_cache import Progress
+from ocrstore.torch.memory.row_layout import IntArray
+from ocrstore.torch.row_refs import RowRefs
+from ocrstore.torch.store_view import PICTURE, StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
-    from ocrstore.torch.augment import Transform
-    from ocrstore.torch.recorded import Annotation
-    from ocrstore.torch.training import TrainingView
+    from ocrstore.torch.annotations import Annotation
+    from ocrstore.torch.augmented import AugmentedView, Transform
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class OCRStoreDataset(Dataset[Any]):
-    """One store or several as a data set for a stock DataLoader; no collate function is needed.
+    """One store or several as a data set for a stock DataLoader; no `collate_fn` is needed.
 
-    Without `transform` samples and batches are references to stored rows; their tensors are
-    memory of the file that is yours to write on. With `transform`, an albumentations composition,
-    each picture and its polygons go through it, and the maps are drawn from where the polygons
-    went.
+    Without `transform`, samples and batches refer to stored rows. You own their tensors and may
+    modify them in place: nobody else sees that, and the file never changes. With `transform`, an
+    albumentations composition, each picture is transformed with its polygons, and the maps are
+    drawn from the transformed polygons.
 
-    Cheap to make, to pickle and to send to workers: all processes share the page cache. Threads
-    may share it, too, unless it has a transform.
+    Cheap to make, to pickle and to send to workers, which share the page cache. Thread-safe without
+    a transform.
     """
 
     def __init__(
@@ -69,21 +68,29 @@ class OCRStoreDataset(Dataset[Any]):
         map_params: MapParams | None = None,
         memory: Strategy | None = None,
     ) -> None:
-        """Open stores: a path, several, or a pattern such as `"train-*.ocrs"`.
+        """Open stores.
 
-        `view` names one of the stored views (the default one otherwise), `columns` what of it is
-        wanted. `expect` is the recipe (or its fingerprint) that must have made the view.
-        `fuse=False` runs an albumentations transform step by step on whole pictures, where
-        otherwise only the pixels that are seen in the end are computed; the result is the same.
-        `map_params` are the numbers that maps are drawn with after a transform; the view's own
-        otherwise.
+        Args:
+            paths: A path, several, or a pattern such as `"train-*.ocrs"`.
+            view: The name of a stored view; the default view if not given.
+            columns: The columns of the view to read; all if not given.
+            expect: The recipe (or its fingerprint) that must have made the view.
+            transform: An albumentations transform, or a callable with `image=` and `keypoints=`.
+            fuse: Compute only the pixels of an albumentations transform that are seen in the end.
+                False runs it step by step on whole pictures; the result is the same.
+            map_params: How maps are drawn after a transform; as in the view's recipe if not given.
+            memory: The memory strategy (`leases`, `fresh` or `copy`); the best one for this system
+                if not given.
+
+        Raises:
+            RecipeMismatchError: A view was made by another recipe than `expect`.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns={columns!r}: expected a list of names: [{columns!r}]")
         if memory is not None:
             check_strategy("memory", memory)
         if transform is not None:
-            from ocrstore.torch.augment import check_transform
+            from ocrstore.torch.augmented import check_transform
 
             check_transform(transform)
         names = None if columns is None else tuple(columns)
@@ -104,12 +111,12 @@ class OCRStoreDataset(Dataset[Any]):
         lengths = [len(view) for view in self.views]
         self._starts: IntArray = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         self._ahead = -1
-        self._training: list[TrainingView] | None = None
+        self._augmented: list[AugmentedView] | None = None
         if self.transform is not None:
-            from ocrstore.torch.training import TrainingView
+            from ocrstore.torch.augmented import AugmentedView
 
-            self._training = [
-                TrainingView(view, self.transform, self._map_params, fuse=self._fuse)
+            self._augmented = [
+                AugmentedView(view, self.transform, self._map_params, fuse=self._fuse)
                 for view in self.views
             ]
 
@@ -121,7 +128,7 @@ class OCRStoreDataset(Dataset[Any]):
         return f"<OCRStoreDataset: {len(self)} samples of {stores}>"
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample; a batch for a slice, a list of rows or a mask of all rows."""
+        """Return a sample for an int, a batch for a slice, a list of ints or a boolean mask."""
         if isinstance(index, slice):
             return self._batch(np.arange(len(self), dtype=np.int64)[index])
         if not isinstance(index, int):
@@ -129,41 +136,37 @@ class OCRStoreDataset(Dataset[Any]):
                 return self._batch(self._as_rows(index))
             index = self._as_row(index)
         row = self._check(index)
-        if self._training is not None:
-            return show_sample(self._compute(row))
-        parts = self._parts(np.array([row], np.int64))
+        if self._augmented is not None:
+            return present_sample(self._compute(row))
+        refs = self._refs(np.array([row], np.int64))
         if get_worker_info() is not None:
-            self._bring_in(parts)
-        return Sample(parts)
+            refs.load()
+        return Sample(refs)
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return what a DataLoader collates into one batch."""
+        """Return the samples that a DataLoader collates into one batch."""
         given = np.asarray(indices)
         if given.dtype != np.int64 or given.ndim != 1:
             given = self._as_rows(indices)
         rows = self._check_all(given)
-        if self._training is not None:
+        if self._augmented is not None:
             return ComputedList(self._compute_all(rows))
-        parts = self._parts(rows)
+        refs = self._refs(rows)
         if get_worker_info() is None:
-            self._ask_for_next(rows)
-        return SampleList(parts)
+            self._read_next_batch_ahead(rows)
+        return SampleList(refs)
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[row] for row in range(len(self)))
 
     def _batch(self, rows: IntArray) -> Any:
         checked = self._check_all(rows)
-        if self._training is not None:
+        if self._augmented is not None:
             return collate_computed(self._compute_all(checked))
-        parts = self._parts(checked)
-        if get_worker_info() is not None:
-            self._bring_in(parts)
-            return OutgoingBatch(parts)
-        return Batch(parts)
+        return make_batch(self._refs(checked))
 
     def _as_row(self, index: Any) -> int:
-        """Return a row number; anything else is never taken for one."""
+        """Return an index as an int."""
         try:
             return operator.index(index)
         except TypeError:
@@ -174,26 +177,26 @@ class OCRStoreDataset(Dataset[Any]):
                 else ""
             )
             raise TypeError(
-                f"{self!r}: {index!r} is no row: expected a whole number, a slice, a list of whole"
-                f" numbers or a mask{remedy}."
+                f"{self!r}: {index!r} is not a valid index: expected int, slice, list of ints or"
+                f" boolean mask{remedy}."
             ) from None
 
     def _as_rows(self, index: Any) -> IntArray:
-        """Return the row numbers in a list or an array; a mask selects the rows where it is set."""
+        """Return the rows of a list, an array or a boolean mask."""
         try:
             given = np.asarray(index)
         except (TypeError, ValueError) as exc:
-            raise TypeError(f"{self!r}: not a list of rows: {exc}") from exc
+            raise TypeError(f"{self!r}: not a valid index: {exc}") from exc
         if given.ndim == 1 and given.dtype.kind == "b":
             if len(given) != len(self):
                 raise UnknownRowError(
-                    f"{self!r}: a mask of {len(given)} entries; expected one for each sample."
+                    f"{self!r}: a mask of length {len(given)}: expected {len(self)}."
                 )
             return np.flatnonzero(given)
         if given.ndim == 1 and (given.dtype.kind in "iu" or not len(given)):
             return given.astype(np.int64)
         raise TypeError(
-            f"{self!r}: expected a list of whole numbers or a mask, of one dimension; found"
+            f"{self!r}: not a valid index: expected a list of ints or a boolean mask; found"
             f" {given.dtype} of shape {given.shape}."
         )
 
@@ -201,7 +204,7 @@ class OCRStoreDataset(Dataset[Any]):
         count = len(self)
         if not -count <= row < count:
             stores = ", ".join(view.path for view in self.views)
-            raise UnknownRowError(f"{stores}: no row {row}; there are the rows 0 to {count - 1}.")
+            raise UnknownRowError(f"{stores}: no row {row}; it has rows 0 to {count - 1}.")
         return row % count
 
     def _check_all(self, rows: IntArray) -> IntArray:
@@ -211,64 +214,52 @@ class OCRStoreDataset(Dataset[Any]):
                 self._check(row)
         return np.where(rows < 0, rows + count, rows)
 
-    def _parts(self, rows: IntArray) -> Parts:
+    def _refs(self, rows: IntArray) -> RowRefs:
         if len(self.views) == 1:
-            return Parts(self.views, rows)
-        which = np.searchsorted(self._starts, rows, "right") - 1
-        local = rows - self._starts[which]
-        used, which = np.unique(which, return_inverse=True)
+            return RowRefs(self.views, rows)
+        store_of = np.searchsorted(self._starts, rows, "right") - 1
+        store_rows = rows - self._starts[store_of]
+        used, store_of = np.unique(store_of, return_inverse=True)
         views = [self.views[number] for number in used.tolist()] or [self.views[0]]
-        return Parts(views, local, which=which if len(views) > 1 else None, rows=rows)
-
-    def _bring_in(self, parts: Parts) -> None:
-        try:
-            parts.bring_in()
-        except OSError as exc:
-            view, row = parts.each()[0]
-            raise OCRStoreError(
-                f"{view.path}: sample {view.key(row)!r} (row {row}): cannot be read: {exc}"
-            ) from exc
+        several = store_of if len(views) > 1 else None
+        return RowRefs(views, store_rows, store_of=several, dataset_rows=rows)
 
     def _compute(self, row: int) -> Computed:
-        assert self._training is not None
+        assert self._augmented is not None
         number = int(np.searchsorted(self._starts, row, "right")) - 1
-        return self._training[number].compute(row - int(self._starts[number]), row)
+        return self._augmented[number].compute(row - int(self._starts[number]), row)
 
     def _compute_all(self, rows: IntArray) -> list[Computed]:
-        """Return transformed samples that only the collation will see."""
-        samples = [self._compute(row) for row in rows.tolist()]
-        for sample in samples:
-            sample.recyclable = True
-        return samples
+        return [self._compute(row) for row in rows.tolist()]
 
-    def _ask_for_next(self, rows: IntArray) -> None:
-        """While one sequential batch is used, let the system read the one after it."""
+    def _read_next_batch_ahead(self, rows: IntArray) -> None:
+        """After a sequential batch, read the following one in the background."""
         last = int(rows[-1]) if len(rows) else 0
         if len(self.views) == 1 and len(rows) and last - int(rows[0]) == len(rows) - 1:
             following = np.arange(last + 1, min(len(self), last + 1 + len(rows)), dtype=np.int64)
             if len(following) and last > self._ahead:
-                self.views[0].ask_for(following)
+                self.views[0].read_ahead(following)
             self._ahead = last
 
     @property
     def row_groups(self) -> list[tuple[int, int]]:
-        """Return [first, last) of the rows that were written together."""
+        """Return [first, last) of each row group, the rows that were written together."""
         found: list[tuple[int, int]] = []
         for start, view in zip(self._starts.tolist(), self.views, strict=False):
             found += [(start + first, start + last) for first, last in view.row_groups()]
         return found
 
     def read_ahead(self, rows: npt.NDArray[np.int64]) -> None:
-        """Ask the system to read rows into the page cache; returns before they are there."""
-        for view, _, local in self._parts(rows).groups():
-            view.ask_for(local)
+        """Read rows into the page cache in the background."""
+        for view, _, store_rows in self._refs(rows).groups():
+            view.read_ahead(store_rows)
 
     def warm(self, *, progress: Progress | None = None) -> int:
-        """Read everything this data set reads into the page cache; return how many bytes."""
-        if self._training is None:
+        """Read all that this data set uses into the page cache; return the number of bytes."""
+        if self._augmented is None:
             reads = [view.names for view in self.views]
         else:
-            reads = [training.reads for training in self._training]
+            reads = [augmented.reads for augmented in self._augmented]
         sizes = [view.nbytes_of(names) for view, names in zip(self.views, reads, strict=True)]
         done = 0
         for view, names, size in zip(self.views, reads, sizes, strict=True):
@@ -278,7 +269,7 @@ class OCRStoreDataset(Dataset[Any]):
                 if progress is not None:
                     progress(before + part, sum(sizes))
 
-            view.warm(names=names, progress=tell)
+            view.warm(names, progress=tell)
             done += size
         return done
 
@@ -293,7 +284,7 @@ class OCRStoreDataset(Dataset[Any]):
         for view in self.views:
             view.check()
         return {
-            view.key(row): view.recorded.annotation(row)
+            view.key(row): view.index_reader.annotation(row)
             for view in self.views
             for row in range(len(view))
         }
@@ -315,24 +306,24 @@ class OCRStoreDataset(Dataset[Any]):
 
 
 def _has_rows(index: Any) -> bool:
-    """Tell whether an index is a list or an array, rather than one number."""
+    """Return whether an index is a list or an array and not one number."""
     try:
         return np.ndim(index) > 0
-    except ValueError:  # a list of lists that differ in length
+    except ValueError:  # a ragged list of lists
         return True
 
 
 def expand(paths: Paths) -> list[str]:
-    """Return the stores that a path, several paths or patterns name."""
+    """Return the paths of the stores for a path, several paths or patterns."""
     if isinstance(paths, (str, os.PathLike)):
         given = [paths]
     elif isinstance(paths, Iterable):
         given = list(paths)
     else:
-        raise TypeError(f"{paths!r} is no path: expected a path, several, or a pattern.")
+        raise TypeError(f"{paths!r} is not a path: expected a path, several, or a pattern.")
     for path in given:
         if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"{path!r} is no path: expected a path, several, or a pattern.")
+            raise TypeError(f"{path!r} is not a path: expected a path, several, or a pattern.")
         if not os.fspath(path):
             raise NotAStoreError("a path is empty: expected a path, several, or a pattern.")
     found: list[str] = []
@@ -345,7 +336,7 @@ def expand(paths: Paths) -> list[str]:
             raise NotAStoreError(f"{path}: no store matches this pattern.")
         found += matches
     if not found:
-        raise NotAStoreError("no store was named: expected a path, several, or a pattern.")
+        raise NotAStoreError("no store was given: expected a path, several, or a pattern.")
     return found
 
 
@@ -356,7 +347,7 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
         if not isinstance(expect, Recipe):
             raise TypeError(
                 f"expect: expected a Recipe or its fingerprint, found {type(expect).__name__};"
-                " Recipe.from_json(...) makes one of a mapping."
+                " Recipe.from_json(...) makes a Recipe from a mapping."
             )
         expect = _without_pictures(view, expect)
     found = None if view.recipe is None else view.recipe.get("fingerprint")
@@ -364,20 +355,20 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
     if found == wanted:
         return
     if view.recipe is None:
-        raise RecipeMismatchError(
-            f"{view.path}: has no view, so no recipe made it; expected {wanted}."
-        )
+        raise RecipeMismatchError(f"{view.path}: has no view and so no recipe; expected {wanted}.")
     message = f"{view.path}: its view was made by another recipe (expected {wanted}, found {found})"
     if not isinstance(expect, str):
         from ocrstore.recipe import diff_json
 
         lines = diff_json(expect.to_json(), view.recipe["recipe"])
         message += "; expected -> found:\n  " + "\n  ".join(lines)
-    raise RecipeMismatchError(message + "\nBuild the store again, or ask for what it holds.")
+    raise RecipeMismatchError(
+        message + "\nBuild the store again, or expect the recipe that it has."
+    )
 
 
 def _without_pictures(view: StoreView, expect: Recipe) -> Recipe:
-    """Return the recipe as an added view has it: the whole pictures are the store's already."""
+    """Return a recipe without whole pictures, as `add-view` records it: the store has them."""
     added = view.ref.view not in (None, view.store.metadata.get("default_view"))
     columns = tuple(column for column in expect.columns if column.name != PICTURE)
     recorded = {} if view.recipe is None else view.recipe["recipe"]["columns"]

@@ -1,29 +1,71 @@
-"""Owns the answer to "will this store train well on this machine?"."""
+"""Find out how a store will train on this machine: page cache, memory, cost of workers.
+
+RSS counts a page in every process that maps it; PSS divides it by their number, so that the PSS
+of several processes adds up to what they really take. The loader is measured in a fresh process
+(`python -m ocrstore.torch.doctor`).
+"""
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
+import subprocess
 import sys
-from dataclasses import dataclass
+import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ocrstore.pagecache import resident_nbytes
-from ocrstore.torch._pagemap import best_finder
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
 from ocrstore.torch.dataset import OCRStoreDataset
-from ocrstore.torch.memory import best_strategy
-from ocrstore.torch.processes import Memory, measure
+from ocrstore.torch.memory.column_memory import best_strategy
+from ocrstore.torch.memory.written_pages import best_finder
 
 FINDERS = {
     "scan": "PAGEMAP_SCAN finds written pages exactly",
     "read": "/proc/self/pagemap finds written pages exactly",
-    "all": "no page map: whole batches are mapped anew",
+    "all": "no page map: whole batches are mapped again",
+}
+"""What each finder of written pages means to the user."""
+
+_FIELDS = {
+    "Rss": "rss",
+    "Pss": "pss",
+    "Pss_Anon": "pss_anonymous",
+    "Pss_File": "pss_file",
+    "Pss_Shmem": "pss_shared",
 }
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """The memory of one process or of several, in bytes."""
+
+    rss: int = 0
+    pss: int = 0
+    pss_anonymous: int = 0
+    """Private memory."""
+    pss_file: int = 0
+    """Mapped pages of the page cache, which the kernel reclaims when it must."""
+    pss_shared: int = 0
+    """Shared memory, including /dev/shm."""
+
+    def __add__(self, other: ProcessMemory) -> ProcessMemory:
+        mine, others = asdict(self), asdict(other)
+        return ProcessMemory(**{name: mine[name] + others[name] for name in mine})
+
+    @property
+    def own(self) -> int:
+        """Return the memory that is not page cache."""
+        return self.pss_anonymous + self.pss_shared
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found; sizes in bytes, None where the system does not tell."""
+    """What was found; sizes in bytes, None if the system does not tell."""
 
     path: str
     samples: int
@@ -32,24 +74,24 @@ class Diagnosis:
     """What one epoch of the default view reads."""
     cached_nbytes: int | None
     available_nbytes: int | None
-    """Memory that could hold page cache now."""
+    """Memory that is available for page cache now."""
     limit_nbytes: int | None
-    """The control group's limit, None if there is none."""
+    """The limit of the control group; None if there is none."""
     shm_nbytes: int | None
     """Size of /dev/shm."""
     strategy: str
     finder: str
     workers: int
-    store: Memory | None
+    store: ProcessMemory | None
     """The loader's process and its workers after an epoch."""
-    bare: Memory | None
-    """The same with a data set of nothing, in a process that has read a batch of the store."""
+    bare: ProcessMemory | None
+    """The same with an empty data set, in a process that has read a batch of the store."""
     shm_growth: int | None
-    """The most shared memory that they had at any time."""
+    """The most shared memory in use at any time."""
 
     @property
     def fits(self) -> bool | None:
-        """Return whether memory can hold what an epoch reads."""
+        """Return whether what an epoch reads fits into memory."""
         if self.available_nbytes is None:
             return None
         room = self.available_nbytes + (self.cached_nbytes or 0)
@@ -59,17 +101,17 @@ class Diagnosis:
 
     @property
     def worker_nbytes(self) -> int | None:
-        """Return what the store adds to each process, beyond interpreter, torch and Arrow."""
+        """Return what the store adds to each process beyond interpreter, torch and Arrow."""
         if self.store is None or self.bare is None:
             return None
         return max(0, self.store.own - self.bare.own) // (self.workers + 1)
 
 
 def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int = 16) -> Diagnosis:
-    """Look at a store and run one epoch of it in a fresh process."""
+    """Inspect a store and run one epoch of it in a fresh process."""
     dataset = OCRStoreDataset(path)
     view = dataset.views[0]
-    cached = resident_nbytes(view.store.snapshot.mapping)
+    cached = view.store.snapshot.mapping.resident_nbytes()
     strategy = best_strategy()
     finder = best_finder(view.open_file().fd).name if strategy == "leases" else "none"
     measured: dict[str, Any] = {}
@@ -106,7 +148,7 @@ def _available() -> int | None:
 def _limit(
     root: Path = Path("/sys/fs/cgroup"), self_: Path = Path("/proc/self/cgroup")
 ) -> int | None:
-    """Return the smallest memory limit of the control groups this process is in."""
+    """Return the smallest memory limit of the control groups of this process."""
     found: list[int] = []
     try:
         lines = self_.read_text().splitlines()
@@ -138,3 +180,85 @@ def _shm() -> int | None:
     except (OSError, AttributeError):
         return None
     return status.f_blocks * status.f_frsize
+
+
+def memory_of(pid: int) -> ProcessMemory:
+    """Return the memory of one process; Linux splits PSS since 5.4."""
+    found: dict[str, int] = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        if name in _FIELDS:
+            found[_FIELDS[name]] = int(rest.split()[0]) * 1024
+    return ProcessMemory(**found)
+
+
+def measure(
+    path: str, *, workers: int, batch_size: int = 16, context: str = "fork"
+) -> dict[str, Any]:
+    """Run one epoch of a loader in a fresh process, after one of an empty data set.
+
+    Returns:
+        `store` and `bare`: the memory of the process and its workers with the store and with the
+        empty data set. The difference is what the store costs; what its first batch imports and
+        opens is in both. `shm`: how much shared memory was in use.
+    """
+    command = [sys.executable, "-m", "ocrstore.torch.doctor", path]
+    command += [str(workers), str(batch_size), context]
+    environment = dict(os.environ)
+    root = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join([root, environment.get("PYTHONPATH", "")])
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise RuntimeError(f"measuring {path} failed:\n{done.stderr.strip()[-2000:]}")
+    record = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "store": ProcessMemory(**record["store"]),
+        "bare": ProcessMemory(**record["bare"]),
+        "shm": record["shm"],
+        "workers": workers,
+    }
+
+
+def _epoch(
+    dataset: Any, workers: int, batch_size: int, context: str, *, batches: int | None = None
+) -> tuple[ProcessMemory, int]:
+    """Iterate once, touching every page, and measure while the workers are alive."""
+    options: dict[str, Any] = {}
+    if workers:
+        options = {"persistent_workers": True, "multiprocessing_context": context}
+    loader: Any = DataLoader(dataset, batch_size=batch_size, num_workers=workers, **options)
+    most = 0
+    for number, batch in enumerate(loader):
+        values = batch.values() if hasattr(batch, "values") else batch
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                # one byte of each page: a sum over all would convert them to int64 first
+                data = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
+                data[:: mmap.PAGESIZE].sum()
+        if number % 8 == 2:
+            most = max(most, _together(loader).pss_shared)
+        if number + 1 == batches:
+            break
+    total = _together(loader)
+    return total, max(most, total.pss_shared)
+
+
+def _together(loader: Any) -> ProcessMemory:
+    total = memory_of(os.getpid())
+    for process in getattr(loader._iterator, "_workers", ()):
+        total += memory_of(process.pid)
+    return total
+
+
+def _main(path: str, workers: int, batch_size: int, context: str) -> None:
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    torch.set_num_threads(1)
+    dataset = OCRStoreDataset(path)
+    _epoch(dataset, 0, batch_size, context, batches=1)
+    bare, _ = _epoch(TensorDataset(torch.zeros(len(dataset), 1)), workers, batch_size, context)
+    store, shm = _epoch(dataset, workers, batch_size, context)
+    print(json.dumps({"store": asdict(store), "bare": asdict(bare), "shm": shm}))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

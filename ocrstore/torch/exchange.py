@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ocrstore.torch._region import PAGE, round_up
+from ocrstore.torch.memory.row_layout import PAGE, round_up
 
 AnyArray = np.typing.NDArray[Any]
 

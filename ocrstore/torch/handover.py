@@ -16,11 +16,11 @@ import torch.multiprocessing
 
 from ocrstore.profiling.clock import Clock, Spent
 from ocrstore.profiling.records import BY_REFERENCE, COMPACT, STOCK
+from ocrstore.torch.batch import WorkerBatch
 from ocrstore.torch.collate import Computed, ComputedBatch
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.torch.exchange import supported
-from ocrstore.torch.fields import as_tensor
-from ocrstore.torch.records import OutgoingBatch
+from ocrstore.torch.row_refs import as_tensor
 
 _WARM = 3
 """Batches that are not counted: the first ones find no memory to use again."""
@@ -138,9 +138,9 @@ def _serve(name: str, payload: Any, clock: Clock, requests: Any, replies: Any) -
 def _make(name: str, payload: Any) -> Any:
     if name == BY_REFERENCE:
         dataset, rows = payload
-        parts = dataset[list(rows)]._parts
-        parts.bring_in()
-        return OutgoingBatch(parts)
+        refs = dataset[list(rows)]._refs
+        refs.load()
+        return WorkerBatch(refs)
     samples = [Computed(sample) for sample in payload]
     return ComputedBatch(samples) if name == COMPACT else _stock(samples)
 

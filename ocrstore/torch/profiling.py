@@ -22,7 +22,7 @@ from ocrstore.profiling.timers import Observed, timing
 from ocrstore.torch.collate import Computed, ComputedList, stack_computed
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.torch.handover import measure_handover
-from ocrstore.torch.view import PICTURE, TENSOR, StoreView
+from ocrstore.torch.store_view import PICTURE, TENSOR, StoreView
 
 MAPS, FLOAT16 = "map drawing", "float16"
 REST = "picture and copies"

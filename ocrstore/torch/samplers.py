@@ -1,7 +1,7 @@
-"""Owns the order in which samples are drawn: shuffled, resumable, split over ranks, disk-friendly.
+"""Samplers: shuffled, resumable, divided between ranks, and in windows for large stores.
 
-The order of an epoch follows from (seed, epoch) alone. A sampler's state is (epoch, position,
-seed), so the rest of an interrupted epoch can be drawn by any number of workers.
+The order of an epoch depends on (seed, epoch) only. The state of a sampler is (epoch, position,
+seed), so any number of workers can draw the rest of an interrupted epoch.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class ReadsAhead(Protocol):
 
     @property
     def row_groups(self) -> Sequence[tuple[int, int]]:
-        """Return [first, last) of the samples that were written together."""
+        """Return [first, last) of each row group."""
 
     def read_ahead(self, rows: npt.NDArray[np.int64]) -> None:
-        """Ask the system for these rows; returns before they are there."""
+        """Read rows into the page cache in the background."""
 
 
 class ResumableSampler(DistributedSampler[Any]):
-    """Draws every sample once per epoch, in an order that can be interrupted and taken up again.
+    """Draws every sample once per epoch, in an order that can be interrupted and resumed.
 
-    It stands for SequentialSampler, RandomSampler and DistributedSampler at once. Under
-    `torch.distributed` each rank gets its part; `uneven` says what happens when the samples
-    cannot be divided evenly: `exact` (every sample exactly once, some ranks draw one fewer),
-    `pad` (a few are drawn twice) or `drop`.
+    Replaces SequentialSampler, RandomSampler and DistributedSampler. Under `torch.distributed` each
+    rank gets its share; `uneven` is what happens when the samples cannot be divided evenly:
+    `exact` (every sample exactly once, some ranks draw one fewer), `pad` (a few are drawn twice) or
+    `drop`.
 
-    Each `iter()` draws one epoch. When it is exhausted the next epoch follows by itself;
-    `set_epoch` chooses one. `len()` is the length of a whole epoch of this rank, also while the
-    rest of one is drawn.
+    Each `iter()` draws one epoch, the next `iter()` the following one, unless `set_epoch` chooses
+    another. `len()` is the length of a whole epoch of this rank, also when the rest of an epoch is
+    drawn.
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class ResumableSampler(DistributedSampler[Any]):
         )
         self.uneven = uneven
         self.position = 0
-        """How many samples of this epoch this rank has drawn."""
+        """The number of samples of this epoch that this rank has drawn."""
         self._resume = False
         self._drawn_by: object = None
-        """The iteration that counts; an older one may still be drawn ahead of its use."""
+        """The iterator that advances the position; an older one may still be in use."""
         self._ended: int | None = None
-        """The epoch that was drawn to its end, until the next one is begun or chosen."""
+        """The epoch that was drawn to its end, until the next one is started or chosen."""
         self._listener: weakref.WeakMethod[Callable[[], None]] | None = None
 
     def call_before_change(self, listener: Callable[[], None]) -> None:
-        """Have a bound method called before another order is chosen than what follows by itself.
+        """Call a bound method before the order of the next epoch is changed.
 
-        For loaders that draw an epoch before it begins.
+        For loaders that draw an epoch before it starts.
         """
         self._listener = weakref.WeakMethod(listener)
 
@@ -117,7 +117,7 @@ class ResumableSampler(DistributedSampler[Any]):
         return order[self.rank :: self.num_replicas]
 
     def __iter__(self) -> Iterator[int]:
-        # runs at the first draw, because loaders make iterators that they throw away
+        # a generator: this runs at the first draw, because loaders make iterators they do not use
         position = self.position if self._resume else 0
         self._resume = False
         self._ended = None
@@ -143,7 +143,7 @@ class ResumableSampler(DistributedSampler[Any]):
         return -(-count // self.num_replicas)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next `iter()` draws; the position is kept if it is this one."""
+        """Choose the epoch that the next `iter()` draws; keeps the position if it is the same."""
         self._ended = None
         if epoch != self.epoch:
             if self.shuffle:
@@ -154,19 +154,20 @@ class ResumableSampler(DistributedSampler[Any]):
             self._resume = False
 
     def state_dict(self, *, consumed: int | None = None) -> dict[str, int]:
-        """Return where the epoch stands.
+        """Return the position in the epoch.
 
-        A DataLoader with workers draws ahead of what it has delivered: give `consumed`, the
-        number of samples of this epoch that were used, unless the loader keeps track itself, as
-        StatefulDataLoader does. It counts in the epoch that was drawn last, until the next one is
-        begun or chosen by `set_epoch`.
+        Args:
+            consumed: The number of samples of this epoch that were used. A DataLoader with workers
+                draws ahead of what it has delivered, so give it unless the loader keeps track
+                itself, as StatefulDataLoader does. It counts in the epoch that was drawn last,
+                until the next one is started or chosen by `set_epoch`.
         """
         position = self.position if consumed is None else consumed
         epoch = self.epoch
         if consumed is not None and self._ended is not None:
-            epoch = self._ended  # drawn to its end, which says nothing of its use
+            epoch = self._ended  # drawn to its end, but perhaps not used to its end
         elif consumed is not None and consumed > self.position and epoch > 0:
-            epoch -= 1  # the loader has drawn this epoch to its end, and into the next one
+            epoch -= 1  # the loader has drawn to the end of that epoch and into this one
         if consumed is not None and consumed >= len(self):
             epoch, position = epoch + 1, 0
         return {
@@ -179,10 +180,10 @@ class ResumableSampler(DistributedSampler[Any]):
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where `state` stands: the next `iter()` draws the rest of that epoch."""
+        """Continue from a state: the next `iter()` draws the rest of that epoch."""
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
-                f"sampler state of version {state.get('version')!r}: expected {_STATE_VERSION}"
+                f"sampler state has version {state.get('version')!r}: expected {_STATE_VERSION}"
             )
         for name, mine in (
             ("samples", len(self.dataset)),  # type: ignore[arg-type]  # as above
@@ -190,8 +191,8 @@ class ResumableSampler(DistributedSampler[Any]):
         ):
             if state[name] != mine:
                 raise ValueError(
-                    f"the sampler state is of {state[name]} {name}, this sampler has {mine}:"
-                    " the rest of that epoch cannot be drawn; start the next one with set_epoch()"
+                    f"the sampler state has {state[name]} {name}, this sampler has {mine}: the rest"
+                    " of that epoch cannot be drawn; start the next one with set_epoch()"
                 )
         self._tell_listener()
         self._drawn_by = None
@@ -205,9 +206,9 @@ class ResumableSampler(DistributedSampler[Any]):
 class WindowShuffleSampler(ResumableSampler):
     """Shuffles in windows of row groups, for stores that are larger than memory.
 
-    The groups are drawn in a random order; `window` of them at a time are read in large runs, and
-    their samples are mixed. Not quite uniform: every sample is as likely at every place of the
-    epoch, but samples of one group come close together, inside one window.
+    Row groups are drawn in random order; `window` of them at a time are read in large runs and
+    their samples are shuffled. Not quite uniform: every sample is as likely at every position of
+    the epoch, but samples of one group stay within one window.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class WindowShuffleSampler(ResumableSampler):
         asked = -1
         for row in super().__iter__():
             current = int(np.searchsorted(ends, self.position * self.num_replicas - 1, "right"))
-            # ask for the window after this one while this one is used
+            # read the next window while this one is used
             for window in range(max(asked + 1, current), min(current + 2, len(ends))):
                 first = ends[window - 1] if window else 0
                 rows = np.sort(order[first : ends[window]])
@@ -258,10 +259,10 @@ class WindowShuffleSampler(ResumableSampler):
 
 
 def sampler_state(loader_state: dict[str, Any]) -> dict[str, int]:
-    """Return the sampler's part of a StatefulDataLoader's state, for a loader with other workers.
+    """Return the state of the sampler in the state of a StatefulDataLoader.
 
-    StatefulDataLoader itself refuses a state made with another number of workers; load this one
-    into the sampler of the new loader instead.
+    StatefulDataLoader refuses a state from another number of workers; load this one into the
+    sampler of the new loader instead.
     """
     main = loader_state
     if "_snapshot" in loader_state:

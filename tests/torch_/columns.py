@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ocrstore.torch import _pagemap, _region
-from ocrstore.torch._rows import FileHandle, RowLayout
-from ocrstore.torch.memory import ColumnMemory
+from ocrstore.torch.memory import address_range, written_pages
+from ocrstore.torch.memory.column_memory import ColumnMemory
+from ocrstore.torch.memory.row_layout import FileHandle, RowLayout, round_up
 
 PAGE = mmap.PAGESIZE
 ROWS = 24
 SHAPE = (17 * PAGE // 2 - 100,)  # 17 pages, the last one not full
-linux = pytest.mark.skipif(not _region.supported, reason="needs Linux' private mappings")
+linux = pytest.mark.skipif(not address_range.supported, reason="needs Linux' private mappings")
 
 
 def memory_of(column, **options):
@@ -34,7 +34,7 @@ def column(tmp_path):
     """A file of page-aligned rows in three pieces, the second piece first, and its layout."""
     rng = np.random.default_rng(7)
     truth = rng.integers(0, 60000, (ROWS, *SHAPE), np.uint16)
-    pitch = _region.round_up(truth[0].nbytes)
+    pitch = round_up(truth[0].nbytes)
     places = [*range(8, 16), *range(8), *range(17, 25)]
     offsets = np.array(places, np.int64) * pitch + 3 * PAGE
     data = np.zeros(3 * PAGE + 26 * pitch, np.uint8)
@@ -60,6 +60,6 @@ def options(request):
     name = request.param.get("finder")
     if name == "scan":
         with Path(sys.executable).resolve().open("rb") as file:
-            if not _pagemap.works(_pagemap.make_finder(name), file.fileno()):
+            if not written_pages.works(written_pages.make_finder(name), file.fileno()):
                 pytest.skip("no PAGEMAP_SCAN here")
     return request.param

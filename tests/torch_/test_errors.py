@@ -14,7 +14,7 @@ import ocrstore
 from ocrstore.building.views import View, views_metadata
 from ocrstore.recipe import Recipe
 from ocrstore.torch import OCRStoreDataset
-from ocrstore.torch.view import _open_views
+from ocrstore.torch.store_view import _open_views
 from tests.torch_.making import make_store
 
 
@@ -76,7 +76,7 @@ def test_arguments_of_other_kinds(store_path):
     with pytest.raises(TypeError, match=r"a Recipe or its fingerprint, found dict"):
         OCRStoreDataset(store_path, expect={"size": 160})
     for paths in (None, 3, b"val.ocrs", [store_path, None], [3]):
-        with pytest.raises(TypeError, match=r"is no path: expected a path, several, or a pattern"):
+        with pytest.raises(TypeError, match=r"is not a path: expected a path, several, or"):
             OCRStoreDataset(paths)
     for paths in ("", [str(store_path), ""], []):
         with pytest.raises(ocrstore.NotAStoreError, match="expected a path, several, or a pattern"):
@@ -117,7 +117,7 @@ def test_masks_select_rows(store_path):
         assert dataset[given]["rows"].tolist() == expected
     assert dataset[np.zeros(37, bool)]["rows"].tolist() == []
     for given in (mask[:36], [True, False]):
-        with pytest.raises(IndexError, match=r"37 samples of .*val.ocrs.* mask of (36|2) entries"):
+        with pytest.raises(IndexError, match=r"37 samples .*val.ocrs.* length (36|2): expected 37"):
             dataset[given]
 
 
@@ -126,12 +126,12 @@ def test_what_is_no_row_is_never_taken_for_one(store_path):
     dataset = OCRStoreDataset(store_path)
     odd = [1.0, np.float32(2), torch.tensor(2.0), None, np.True_, [1.0], np.array([0.5]), ["a"]]
     for index in (*odd, [[1, 2], [3, 4]], [[1], [2, 3]], np.zeros((2, 37), bool)):
-        with pytest.raises(TypeError, match=r"val.ocrs.*(whole number|not a list of rows)"):
+        with pytest.raises(TypeError, match=r"val.ocrs.*not a valid index"):
             dataset[index]
     with pytest.raises(TypeError, match=r"open\('.*val.ocrs'\).row\('img_001.jpg'\)"):
         dataset["img_001.jpg"]
     for indices in ([0.5, 1.5], [[0, 1]]):
-        with pytest.raises(TypeError, match="expected a list of whole numbers"):
+        with pytest.raises(TypeError, match="expected a list of ints"):
             dataset.__getitems__(indices)
     assert dataset[[]]["rows"].tolist() == [] and dataset[()]["images"].shape[0] == 0
     assert dataset[torch.tensor(3)]["row"] == 3 and dataset[np.uint8(3)]["row"] == 3
@@ -166,7 +166,7 @@ def test_a_store_that_was_replaced(own_path, tmp_path, workers):
     images = batch["images"].clone()
     make_store(tmp_path / "new.ocrs", samples=40, seed=77)
     (tmp_path / "new.ocrs").replace(own_path)
-    with pytest.raises(ocrstore.StoreChangedError, match="another file took its place"):
+    with pytest.raises(ocrstore.StoreChangedError, match="was replaced by another file"):
         for taken in DataLoader(dataset, 4, num_workers=workers):
             taken["images"]
     assert np.array_equal(batch["images"], images)

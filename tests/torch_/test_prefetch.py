@@ -19,10 +19,9 @@ from ocrstore.torch import (
     Prefetcher,
     PrefetchLoader,
     ResumableSampler,
-    staging,
+    device,
 )
-from ocrstore.torch.staging import BlockingTransfer, Resolve, Transfer, move, stage_for, tensors_of
-from tests.waiting import wait_until
+from ocrstore.torch.device import BlockingTransfer, Resolve, Transfer, move, stage_for, tensors_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -310,7 +309,7 @@ def test_a_transfer_waits_for_what_it_must(store_path, monkeypatch):
     monkeypatch.setattr(Transfer, "_PINNED", False)
     # a device's copy is another memory than the buffer
     monkeypatch.setattr(
-        staging,
+        device,
         "move",
         lambda b, _: Batch(
             None, {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in b.items()}

@@ -147,9 +147,9 @@ def test_wrong_states_are_refused():
     """A state of another data set, world or version says so."""
     sampler = make("resumable")
     state = sampler.state_dict()
-    with pytest.raises(ValueError, match="of 7 samples, this sampler has 100"):
+    with pytest.raises(ValueError, match="has 7 samples, this sampler has 100"):
         sampler.load_state_dict({**state, "samples": 7})
-    with pytest.raises(ValueError, match="of 2 replicas"):
+    with pytest.raises(ValueError, match="has 2 replicas"):
         sampler.load_state_dict({**state, "replicas": 2})
     with pytest.raises(ValueError, match="version"):
         sampler.load_state_dict({})

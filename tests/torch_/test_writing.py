@@ -12,10 +12,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from torch.utils.data import DataLoader
 
 import ocrstore
-from ocrstore.torch import OCRStoreDataset, _region
+from ocrstore.torch import OCRStoreDataset
+from ocrstore.torch.memory import address_range
 from tests.torch_.making import make_store
 
-STRATEGIES = ["leases", "fresh", "copy"] if _region.supported else ["fresh", "copy"]
+STRATEGIES = ["leases", "fresh", "copy"] if address_range.supported else ["fresh", "copy"]
 SAMPLES = 12
 NAMES = ("images", "prob_maps", "inverse_matrix")
 

@@ -35,7 +35,7 @@ def run(spec: dict) -> dict:
     from torch.utils.data import DataLoader, TensorDataset
 
     from ocrstore.torch import OCRStoreDataset
-    from ocrstore.torch.processes import memory_of
+    from ocrstore.torch.doctor import memory_of
 
     torch.set_num_threads(1)
     workers = spec["workers"]

@@ -1,9 +1,8 @@
-"""Owns the question "which pages of a private mapping were written?"; hides how Linux answers.
+"""Find the pages of a private mapping that were written to.
 
-A page of a private file mapping is the file's own until someone writes to it; then it is an
-anonymous copy. Three ways to find those copies, best first: the `PAGEMAP_SCAN` ioctl (Linux 6.7),
-reading `/proc/self/pagemap`, and, where neither works, calling every page written, which is
-always safe.
+A page of a private file mapping belongs to the page cache until it is written to; then it is an
+anonymous copy. Linux tells them apart by the `PAGEMAP_SCAN` ioctl (6.7) or, slower, in
+`/proc/self/pagemap`. Where neither works every page counts as written, which is always safe.
 """
 
 from __future__ import annotations
@@ -12,15 +11,16 @@ import ctypes
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import numpy as np
 
-if sys.platform != "win32":  # asked for here, because leases need them often
+from ocrstore.torch.memory.row_layout import PAGE
+
+if sys.platform != "win32":  # at import, because every lease needs them
     import fcntl
     import resource
-
-PAGE = mmap.PAGESIZE
 
 Range = tuple[int, int]
 """Addresses [start, end) of whole pages."""
@@ -30,7 +30,8 @@ FinderName = Literal["scan", "read", "all"]
 _PAGEMAP = "/proc/self/pagemap"
 _PAGEMAP_SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)
 _IS_FILE, _IS_PRESENT, _IS_SWAPPED = 1 << 2, 1 << 3, 1 << 4
-_REGIONS = 512
+_MAX_RANGES = 512
+"""Ranges that one call of the ioctl returns."""
 
 # /proc/self/pagemap, one 64-bit word for each page
 _WORD_PRESENT, _WORD_SWAPPED, _WORD_FILE = (
@@ -50,6 +51,8 @@ class Finder(Protocol):
 
 
 class _ScanArg(ctypes.Structure):
+    """`struct pm_scan_arg` of linux/fs.h."""
+
     _fields_ = [
         (name, ctypes.c_uint64)
         for name in (
@@ -70,14 +73,18 @@ class _ScanArg(ctypes.Structure):
 
 
 class _PagemapFile:
-    """`/proc/self/pagemap`; a descriptor of it is bound to the process that opened it."""
+    """`/proc/self/pagemap`, opened again after a fork.
+
+    A descriptor keeps showing the process that opened it: in a forked child it would show the
+    parent's pages.
+    """
 
     def __init__(self) -> None:
         self._fd: int | None = None
         self._pid = -1
 
     def fd(self) -> int:
-        """Return a descriptor that speaks of the calling process, also after a fork."""
+        """Return a descriptor for the calling process."""
         pid = os.getpid()
         if self._fd is None or self._pid != pid:
             if self._fd is not None:
@@ -86,13 +93,13 @@ class _PagemapFile:
             self._pid = pid
         return self._fd
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._fd is not None:
-            os.close(self._fd)
+            close(self._fd)
 
 
 class ScanFinder:
-    """Asks `PAGEMAP_SCAN` for pages that are present or swapped and not the file's."""
+    """Asks `PAGEMAP_SCAN` for pages that are present or swapped out and not of a file."""
 
     name: FinderName = "scan"
 
@@ -102,13 +109,13 @@ class ScanFinder:
     def written(self, start: int, end: int) -> list[Range]:
         """Return exactly the written parts."""
         found: list[Range] = []
-        regions = (ctypes.c_uint64 * (3 * _REGIONS))()
+        ranges = (ctypes.c_uint64 * (3 * _MAX_RANGES))()
         argument = _ScanArg(
             size=ctypes.sizeof(_ScanArg),
             start=start,
             end=end,
-            vec=ctypes.addressof(regions),
-            vec_len=_REGIONS,
+            vec=ctypes.addressof(ranges),
+            vec_len=_MAX_RANGES,
             category_inverted=_IS_FILE,
             category_mask=_IS_FILE,
             category_anyof_mask=_IS_PRESENT | _IS_SWAPPED,
@@ -116,7 +123,7 @@ class ScanFinder:
         )
         while argument.start < end:
             count = fcntl.ioctl(self._file.fd(), _PAGEMAP_SCAN, argument, True)
-            found += [(regions[3 * i], regions[3 * i + 1]) for i in range(count)]
+            found += [(ranges[3 * i], ranges[3 * i + 1]) for i in range(count)]
             if argument.walk_end <= argument.start:
                 raise OSError(f"PAGEMAP_SCAN stopped at {argument.walk_end:#x} before {end:#x}")
             argument.start = argument.walk_end
@@ -124,7 +131,7 @@ class ScanFinder:
 
 
 class ReadFinder:
-    """Reads `/proc/self/pagemap` and looks at each page's word."""
+    """Reads `/proc/self/pagemap`."""
 
     name: FinderName = "read"
 
@@ -136,11 +143,11 @@ class ReadFinder:
         count = (end - start) // PAGE
         data = os.pread(self._file.fd(), 8 * count, 8 * (start // PAGE))
         if len(data) != 8 * count:
-            raise OSError(f"{_PAGEMAP} gave {len(data)} of {8 * count} bytes")
+            raise OSError(f"{_PAGEMAP}: expected {8 * count} bytes, read {len(data)}")
         words = np.frombuffer(data, np.uint64)
-        somewhere = (words & (_WORD_PRESENT | _WORD_SWAPPED)) != 0
-        mine = somewhere & ((words & _WORD_FILE) == 0)
-        edges = np.flatnonzero(np.diff(mine, prepend=False, append=False))
+        exists = (words & (_WORD_PRESENT | _WORD_SWAPPED)) != 0
+        anonymous = exists & ((words & _WORD_FILE) == 0)
+        edges = np.flatnonzero(np.diff(anonymous, prepend=False, append=False))
         return [
             (start + PAGE * int(first), start + PAGE * int(last))
             for first, last in zip(edges[::2], edges[1::2], strict=True)
@@ -148,7 +155,7 @@ class ReadFinder:
 
 
 class AllFinder:
-    """Calls every page written: right everywhere, and the pages must be mapped anew."""
+    """Takes every page for written: correct everywhere, but all pages must be mapped again."""
 
     name: FinderName = "all"
 
@@ -158,16 +165,16 @@ class AllFinder:
 
 
 def fault_count() -> int:
-    """Return how many page faults this process has had.
+    """Return the page faults of this process so far.
 
-    The first write to a page of a private mapping is one, so if none happened nothing was written.
+    The first write to a page of a private mapping is a fault: without one, nothing was written.
     """
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_minflt + usage.ru_majflt
 
 
 def counts_faults(fd: int) -> bool:
-    """Try whether the system counts the fault that a first write to a page is."""
+    """Try whether the system counts the page fault of a first write (some sandboxes do not)."""
     with mmap.mmap(fd, PAGE, access=mmap.ACCESS_COPY) as probe:
         first = probe[0]
         before = fault_count()
@@ -176,14 +183,14 @@ def counts_faults(fd: int) -> bool:
 
 
 def make_finder(name: FinderName) -> Finder:
-    """Return the finder of that name, whether or not it works here."""
+    """Return a finder by name, whether or not it works on this system."""
     if name == "scan":
         return ScanFinder()
     return ReadFinder() if name == "read" else AllFinder()
 
 
 def works(finder: Finder, fd: int) -> bool:
-    """Try a finder on two pages of a file: one read, one written in a private mapping of it."""
+    """Try a finder on a private mapping of a file with one page read and one page written."""
     if os.fstat(fd).st_size < 2 * PAGE:
         return finder.name == "all"
     with mmap.mmap(fd, 2 * PAGE, access=mmap.ACCESS_COPY) as probe:
@@ -198,7 +205,7 @@ def works(finder: Finder, fd: int) -> bool:
 
 
 def best_finder(fd: int) -> Finder:
-    """Return the best finder that proves itself on the file behind `fd`."""
+    """Return the fastest finder that works on the file behind `fd`."""
     names: tuple[FinderName, ...] = ("scan", "read")
     for name in names:
         finder = make_finder(name)

@@ -24,8 +24,8 @@ from torch.utils.data import (
 
 import ocrstore
 from ocrstore.torch import Batch, OCRStoreDataset, Sample
-from ocrstore.torch.residency import cached_pages, is_cached
-from ocrstore.torch.view import _open_views
+from ocrstore.torch.memory.page_cache import cached_pages, is_cached
+from ocrstore.torch.store_view import _open_views
 from tests.torch_.making import make_store
 from tests.waiting import once_in
 
@@ -167,7 +167,7 @@ def test_patterns_name_stores(tmp_path, store_path, other_path):
     assert [Path(view.path).name for view in dataset.views] == ["a.ocrs", "b.ocrs"]
     with pytest.raises(ocrstore.NotAStoreError, match="matches this pattern"):
         OCRStoreDataset(str(tmp_path / "*.none"))
-    with pytest.raises(ocrstore.NotAStoreError, match="no store was named"):
+    with pytest.raises(ocrstore.NotAStoreError, match="no store was given"):
         OCRStoreDataset([])
 
 
@@ -399,9 +399,9 @@ def test_stores_of_several_sizes(dataset, tmp_path, monkeypatch):
     assert [image.device.type for image in moved["images"]] == ["meta", "meta"]
     assert [tuple(image.shape[1:]) for image in moved["images"]] == [(160, 160), (96, 96)]
     assert moved["polygons"] and moved["rows"].device.type == "meta"
-    with pytest.raises(TypeError, match="'images' is not one tensor and cannot be copied into"):
+    with pytest.raises(TypeError, match="'images' is a list, not a tensor"):
         several[[0, 38]].copy_into({"images": torch.empty(2, 3, 160, 160, dtype=torch.uint8)})
-    monkeypatch.setattr("ocrstore.torch.records._has_accelerator", lambda: True)
+    monkeypatch.setattr("ocrstore.torch.batch._has_accelerator", lambda: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
     images = several[[0, 38]]["images"]
     for pinned in (several[[0, 38]].pin_memory(), Batch({"images": images}).pin_memory()):
@@ -427,7 +427,7 @@ def test_copy_into_buffers(dataset, store, other_path):
     assert (changed.copy_into({"images": planar})["images"] == 9).all()
     with pytest.raises(ValueError, match="the buffer for 'images'"):
         dataset[0:3].copy_into({"images": torch.empty(3, 3, 96, 96, dtype=torch.uint8)})
-    with pytest.raises(TypeError, match="not one tensor"):
+    with pytest.raises(TypeError, match="not a tensor"):
         dataset[0:3].copy_into({"texts": planar})
     several = OCRStoreDataset([dataset.views[0].path, other_path])[[40, 1, 38]]
     several.copy_into({"images": planar})
@@ -472,4 +472,4 @@ def test_a_collate_function_of_ones_own(dataset, store, other_path, workers):
         if source is several:
             assert samples[1]["image_filename"] == "other_003.jpg"
     assert dataset[[]]["images"].shape == (0, 3, 160, 160)
-    dataset[[]]._parts.bring_in()
+    dataset[[]]._refs.load()

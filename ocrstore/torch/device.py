@@ -1,4 +1,4 @@
-"""Owns what is done to a batch ahead of its use: its tensors taken, or on their way to a device."""
+"""Prepare batches ahead of their use: make their tensors, or start their transfer to a device."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any, Protocol
 import torch
 
 from ocrstore.torch.annotations import LISTS
-from ocrstore.torch.records import Batch, Record
+from ocrstore.torch.batch import Batch, Record
 
 
 class Stage(Protocol):
-    """Two halves of handing over a batch. State may be kept: one thread calls each of them."""
+    """What is done to a batch before the loop gets it, in two threads. One thread calls each."""
 
     def begin(self, batch: Any) -> Any:
-        """Do what can be done ahead of time, in the reading thread."""
+        """Do what can be done ahead, in the prefetching thread."""
 
     def finish(self, begun: Any) -> Any:
-        """Return the batch, in the thread that uses it."""
+        """Return the batch, in the thread of the loop."""
 
 
 class Resolve:
-    """Takes the tensors of a batch, so that the loop finds them made; with `lists` all of it."""
+    """Makes the tensors of a batch; with `lists` everything."""
 
     def __init__(self, *, lists: bool = False) -> None:
         self.lists = lists
 
     def begin(self, batch: Any) -> Any:
-        """Take what is wanted; what is no record of ocrstore's is passed on."""
-        take_ahead(batch, lists=self.lists)
+        """Make the values of a batch; anything else is returned as it is."""
+        make_values(batch, lists=self.lists)
         return batch
 
     def finish(self, begun: Any) -> Any:
@@ -39,8 +39,8 @@ class Resolve:
         return begun
 
 
-def take_ahead(batch: Any, *, lists: bool) -> None:
-    """Take the tensors of a record; with `lists` also polygons, texts and what else are lists."""
+def make_values(batch: Any, *, lists: bool) -> None:
+    """Make the tensors of a batch or sample; with `lists` also polygons, texts and names."""
     if isinstance(batch, Record):
         for name in batch:
             if lists or name not in LISTS:
@@ -49,18 +49,18 @@ def take_ahead(batch: Any, *, lists: bool) -> None:
 
 @dataclass(slots=True)
 class _Slot:
-    """Page-locked buffers, and the moment at which the device has read them."""
+    """Page-locked buffers, and the event after which the device has read them."""
 
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     event: Any = None
 
 
 class Transfer:
-    """Copies batches through reused page-locked buffers to a device, on a stream of its own.
+    """Copies batches through reused page-locked buffers to a device, on a separate stream.
 
-    The copy into page-locked memory reads straight from the file and is the only one on this side
-    of the bus. The loop's stream waits for the transfer, the loop itself does not. A buffer is
-    filled again when the device has read it.
+    Rows are copied once on the host, from the file into page-locked memory. The stream of the loop
+    waits for the transfer, the loop itself does not. A buffer is reused when the device has read
+    it.
     """
 
     _SLOTS = 2
@@ -89,7 +89,7 @@ class Transfer:
         return moved, event
 
     def finish(self, begun: tuple[Any, Any]) -> Any:
-        """Let the current stream wait for the transfer, and tell the allocator who uses it."""
+        """Let the current stream wait for the transfer, and tell the allocator of its use."""
         batch, event = begun
         current = self._api.current_stream(self.device)
         current.wait_event(event)
@@ -111,12 +111,12 @@ class Transfer:
         staged = copy.copy(batch)
         for name, tensor in filled.items():
             staged[name] = tensor
-        take_ahead(staged, lists=self.lists)
+        make_values(staged, lists=self.lists)
         return staged
 
 
 class BlockingTransfer:
-    """Moves batches to a device without streams of its own, in the reading thread."""
+    """Moves batches to a device without streams, in the prefetching thread."""
 
     def __init__(self, device: torch.device, *, lists: bool = False) -> None:
         self.device = device
@@ -124,7 +124,7 @@ class BlockingTransfer:
 
     def begin(self, batch: Any) -> Any:
         """Move the batch."""
-        take_ahead(batch, lists=self.lists)
+        make_values(batch, lists=self.lists)
         return move(batch, self.device)
 
     def finish(self, begun: Any) -> Any:
@@ -133,7 +133,7 @@ class BlockingTransfer:
 
 
 def stage_for(device: torch.device | str | None, *, lists: bool = False) -> Stage:
-    """Return what is to be done for batches that are used on a device; None is this memory."""
+    """Return the stage for a device; None is the CPU."""
     where = None if device is None else torch.device(device)
     if where is None or where.type == "cpu":
         return Resolve(lists=lists)
@@ -142,7 +142,7 @@ def stage_for(device: torch.device | str | None, *, lists: bool = False) -> Stag
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """Return tensors on a device, in whatever they are; starts transfers without waiting."""
+    """Return a nested structure with its tensors on a device; does not wait for transfers."""
     if isinstance(value, (torch.Tensor, Record)):
         return value.to(device, non_blocking=True)
     if isinstance(value, Mapping):
@@ -155,7 +155,7 @@ def move(value: Any, device: torch.device) -> Any:
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield every tensor in a batch, whatever its form."""
+    """Yield every tensor in a nested structure."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Record):

@@ -1,7 +1,7 @@
-"""Owns one store as torch sees it: a view's columns as memory.
+"""Open one view of a store: its columns as memory, its rows in the page cache.
 
-A `StoreView` is found again by its reference, a small tuple that any process can resolve: from
-the views it has open already, or by opening the file.
+A `ViewRef` is what is pickled of a view. Any process resolves it, from the views that it has open
+or by opening the file.
 """
 
 from __future__ import annotations
@@ -12,31 +12,30 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
-from ocrstore.quicktuple import QuickTuple
 from ocrstore.store import Store, StoredColumn, open_store
-from ocrstore.torch import residency
-from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout
-from ocrstore.torch.memory import ColumnMemory, Strategy
+from ocrstore.torch.memory import page_cache
+from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
+from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 
 if TYPE_CHECKING:
-    from ocrstore.torch.recorded import Recorded
+    from ocrstore.torch.annotations import IndexReader
 
 PICTURE = "image"
 """The column of whole pictures."""
-_MAX_GROUP = 64
-"""Rows that a row group has at most."""
 TENSOR = "tensor"
 """The logical name of a view's pictures."""
+_MAX_GROUP = 64
+"""The most rows of a row group."""
 _ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 
 
-class ViewRef(QuickTuple):
-    """Names a view of a store, wherever it is used."""
+class ViewRef(NamedTuple):
+    """Identifies a view of a store in any process."""
 
     path: str
     generation: int
@@ -45,14 +44,9 @@ class ViewRef(QuickTuple):
     columns: tuple[str, ...] | None
     strategy: Strategy | None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # once for each batch: the way of dataclasses takes several times as long
-        given = (self.path, self.generation, self.fingerprint, self.view)
-        return ViewRef, (*given, self.columns, self.strategy)
-
 
 class StoreView:
-    """The columns of one view of one open store. For any thread; survives a fork."""
+    """The columns of one view of one open store. Thread-safe; works on after a fork."""
 
     def __init__(self, store: Store, ref: ViewRef) -> None:
         self.store = store
@@ -69,7 +63,7 @@ class StoreView:
         self._handle: FileHandle | None = None
         self._handle_pid = -1
         self._lock = threading.Lock()
-        self._lookout = residency.Lookout()
+        self._probes = page_cache.ProbeSchedule()
         self.memory = {
             name: ColumnMemory(
                 self.open_file, self._data, _layout(store[column]), strategy=ref.strategy
@@ -86,24 +80,24 @@ class StoreView:
         return self.store[self.columns.get(name, name)]
 
     def check(self) -> None:
-        """Raise StoreChangedError if the file was cut, or other data took its place.
+        """Raise StoreChangedError if the file was truncated, replaced or overwritten.
 
-        To be called before anything of the file is read, its index too: reading behind the end of a
-        mapped file kills the process. Writers of the store only add to what was opened, so a file
-        that was written to is looked at once for each time that it was.
+        Call this before reading anything of the file, its index too: reading beyond the end of a
+        mapped file kills the process (SIGBUS). Writers of the store only add to what was opened,
+        so the content is compared again only when the file's times have changed.
         """
         mapping = self._mapping
         try:
-            status = os.stat(self.path)  # noqa: PTH116  # for each column of a batch: no Path for it
+            status = os.stat(self.path)  # noqa: PTH116  # once for each column of a batch
         except FileNotFoundError:
             mapping.check()
-            return  # removed, not replaced: what is open stays whole
+            return  # removed, not replaced: what is mapped stays readable
         replaced = status.st_ino != mapping.inode or status.st_dev != mapping.device
         if replaced or status.st_size < mapping.nbytes:
             mapping.check()
         if replaced:
             raise StoreChangedError(
-                f"{self.path}: another file took its place while it was in use. Finish or stop the"
+                f"{self.path}: was replaced by another file while it was in use. Finish or stop the"
                 " training, then start it again with the new store."
             )
         if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
@@ -112,10 +106,10 @@ class StoreView:
     def _check_content(self, times: tuple[int, int]) -> None:
         """Raise StoreChangedError unless the file still holds the generation that was opened."""
         try:
-            # not `open_file`: it calls `check` under its lock
+            # not `open_file`, which calls `check` while it holds its lock
             file = FileHandle(self.path)
         except FileNotFoundError:
-            return  # removed just now: what is open stays whole
+            return  # removed just now: what is mapped stays readable
         if not self._snapshot.is_in(file.fd):
             self._mapping.check()
             raise StoreChangedError(
@@ -126,7 +120,7 @@ class StoreView:
         self._times = times
 
     def take(self, name: str, rows: IntArray) -> AnyArray | list[AnyArray]:
-        """Return rows of a column as memory that is the caller's; a list if their shapes differ."""
+        """Return rows of a column as writable memory; a list if their shapes differ."""
         self.check()
         memory = self.memory.get(name)
         if memory is not None:
@@ -138,12 +132,12 @@ class StoreView:
         return taken
 
     def decoded(self, column: StoredColumn, row: int) -> AnyArray:
-        """Return one row of any column as an array that may be written on."""
+        """Return one row of any column as a writable array."""
         array: AnyArray = column[row]
         return array if array.flags.writeable and array.flags.owndata else array.copy()
 
     def copy(self, name: str, rows: IntArray, out: AnyArray) -> None:
-        """Copy rows of a column, as the file has them, into `out`."""
+        """Copy rows of a column from the file into `out`."""
         self.check()
         memory = self.memory.get(name)
         if memory is not None:
@@ -169,43 +163,36 @@ class StoreView:
             else:
                 column = self.column(name)
                 offsets, nbytes = column.offsets[rows].tolist(), column.nbytes[rows].tolist()
-                found += residency.merge(zip(offsets, nbytes, strict=True))
+                found += page_cache.merge(zip(offsets, nbytes, strict=True))
         return found
 
-    def bring_in(self, rows: IntArray, *, names: tuple[str, ...] | None = None) -> None:
-        """Wait until the rows are in the page cache."""
-        missing = self._missing(rows, self.names if names is None else names)
-        residency.read_through(self.open_file(), self._data, residency.merge(missing))
+    def load(self, rows: IntArray) -> None:
+        """Read rows into the page cache; returns when they are there."""
+        page_cache.load(self.open_file(), self._data, self._not_cached(rows))
 
-    def ask_for(self, rows: IntArray) -> None:
-        """Ask the system to read the rows; returns before they are there."""
-        residency.ask_for(self.open_file(), self._data, self._missing(rows, self.names))
+    def read_ahead(self, rows: IntArray) -> None:
+        """Read rows into the page cache in the background."""
+        page_cache.read_ahead(self.open_file(), self._data, self._not_cached(rows))
 
-    def _missing(self, rows: IntArray, names: tuple[str, ...]) -> list[tuple[int, int]]:
-        """Return what of these columns is not surely in the page cache."""
+    def _not_cached(self, rows: IntArray) -> list[tuple[int, int]]:
+        """Return the parts of some rows that are not known to be in the page cache."""
         self.check()
         file = self.open_file()
-        first = self._lookout.choose(names)
-        missing = residency.missing_of(file, self.ranges(rows, names=first))
-        self._lookout.note(missed=bool(missing))
+        first = self._probes.choose(self.names)
+        missing = page_cache.not_cached(file, self.ranges(rows, names=first))
+        self._probes.note(missed=bool(missing))
         if missing:
-            others = tuple(name for name in names if name not in first)
-            missing += residency.missing_of(file, self.ranges(rows, names=others))
+            others = tuple(name for name in self.names if name not in first)
+            missing += page_cache.not_cached(file, self.ranges(rows, names=others))
         return missing
 
-    def warm(
-        self,
-        *,
-        names: tuple[str, ...] | None = None,
-        progress: residency.Progress | None = None,
-    ) -> int:
-        """Read columns, by default all of the view, into the page cache; return their bytes."""
+    def warm(self, names: tuple[str, ...], *, progress: page_cache.Progress | None = None) -> None:
+        """Read all rows of some columns into the page cache."""
         rows = np.arange(len(self), dtype=np.int64)
-        if not len(rows):
-            return 0
-        self.check()
-        ranges = self.ranges(rows, names=names)
-        return residency.warm(self.open_file(), self._data, ranges, progress=progress)
+        if len(rows):
+            self.check()
+            ranges = self.ranges(rows, names=names)
+            page_cache.load(self.open_file(), self._data, ranges, progress=progress)
 
     @property
     def nbytes(self) -> int:
@@ -217,14 +204,14 @@ class StoreView:
         return sum(int(self.column(name).nbytes.sum()) for name in names)
 
     def row_groups(self) -> list[tuple[int, int]]:
-        """Return [first, last) of the rows that lie together, by the largest column."""
+        """Return [first, last) of the rows that are together in the file, by the largest column."""
         self.check()
         if not len(self) or not self.columns:
             return []
         name = max(self.columns, key=lambda name: int(self.column(name).nbytes[0]))
         column = self.column(name)
         gaps = np.diff(column.offsets) - column.nbytes[:-1]
-        # rows of one extent lie less than a page apart; another column's extent is in between else
+        # rows of one extent are less than a page apart; else another column's extent is between
         breaks = np.flatnonzero((gaps < 0) | (gaps >= 4096)) + 1
         edges = [0, *breaks.tolist(), len(self)]
         pairs = [
@@ -239,16 +226,16 @@ class StoreView:
         return self.store.snapshot.index.keys[row]
 
     @cached_property
-    def recorded(self) -> Recorded:
-        """What the index records of samples; read, and Arrow imported, when it is asked for."""
-        from ocrstore.torch.recorded import Recorded
+    def index_reader(self) -> IndexReader:
+        """The annotations and attributes of samples; importing Arrow waits for the first use."""
+        from ocrstore.torch.annotations import IndexReader
 
-        return Recorded(self.store)
+        return IndexReader(self.store)
 
     def open_file(self) -> FileHandle:
-        """Return a descriptor of the file, this process's own."""
+        """Return this process's descriptor of the file."""
         if self._handle_pid != os.getpid():
-            self._lock = threading.Lock()  # a forked child's own
+            self._lock = threading.Lock()  # a thread of the parent may have held it at the fork
             self._handle = None
             self._handle_pid = os.getpid()
         with self._lock:
@@ -275,7 +262,7 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[st
     if ref.view is not None and ref.view not in views:
         known = ", ".join(views) or "none"
         raise RecipeMismatchError(
-            f"{store.path}: no view {ref.view!r}; it has {known}. Build it with that view."
+            f"{store.path}: no view {ref.view!r}; it has {known}. Build the store with that view."
         )
     if views:
         name = ref.view or str(store.metadata.get("default_view") or next(iter(views)))
@@ -303,7 +290,7 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[st
 
 _open_views: weakref.WeakValueDictionary[ViewRef, StoreView] = weakref.WeakValueDictionary()
 _recent: OrderedDict[ViewRef, StoreView] = OrderedDict()
-"""Views that were opened for a batch alone, kept for the next one."""
+"""Views that were opened for a batch, kept open for the next one."""
 _MAX_RECENT = 4
 
 
@@ -344,7 +331,7 @@ def _shared(store: Store, ref: ViewRef) -> StoreView:
     if found is not None:
         mine = found.store.snapshot.mapping
         same_file = (mine.device, mine.inode) == (mapping.device, mapping.inode)
-        # a file overwritten in place by an equal build has its rows elsewhere
+        # an equal build that overwrote the file may have its rows at other offsets
         if same_file and found.store.snapshot.seals == store.snapshot.seals:
             return found
     fresh = StoreView(store, ref)

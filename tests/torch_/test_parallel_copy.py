@@ -4,15 +4,15 @@ import gc
 import os
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from ocrstore.torch import copying
-from ocrstore.torch._region import round_up
-from ocrstore.torch._rows import RowLayout
+from ocrstore.torch.memory import parallel_copy
+from ocrstore.torch.memory.row_layout import RowLayout, round_up
 
 ROWS = 12
 
@@ -34,7 +34,7 @@ def make_column(shape, dtype, *, gap=3):
 @pytest.fixture(params=[1, 2, 4], ids=lambda count: f"{count} threads")
 def threads(request, monkeypatch):
     """So many threads, also for small copies."""
-    monkeypatch.setattr(copying, "_MIN_THREADED_NBYTES", 1)
+    monkeypatch.setattr(parallel_copy, "_MIN_THREADED_NBYTES", 1)
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -53,7 +53,7 @@ def test_rows_arrive_in_any_order(shape, dtype):
     for order in ORDERS:
         rows = np.array(order, np.int64)
         out = np.full((len(rows), *shape), 7, dtype)
-        copying.copy_rows(data, layout, rows, out)
+        parallel_copy.copy_rows(data, layout, rows, out)
         np.testing.assert_array_equal(out, truth[rows])
 
 
@@ -62,18 +62,36 @@ def test_a_buffer_may_have_other_strides():
     """A planar buffer is filled through its strides, and nothing beside it is touched."""
     data, layout, truth = make_column((160, 150, 3), np.uint8)
     planar = np.full((ROWS + 1, 3, 160, 150), 9, np.uint8)
-    copying.copy_rows(data, layout, np.arange(ROWS), planar[:ROWS].transpose(0, 2, 3, 1))
+    parallel_copy.copy_rows(data, layout, np.arange(ROWS), planar[:ROWS].transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(planar[:ROWS], truth.transpose(0, 3, 1, 2))
     assert (planar[ROWS] == 9).all()
 
 
 @pytest.mark.parametrize("threads", [4], indirect=True)
 def test_helpers_that_never_come_keep_nobody_waiting(threads, monkeypatch):
-    """If all cores are busy the caller does every job itself."""
-    monkeypatch.setattr(copying._crew, "call", lambda work, count: None)
+    """If no helper gets a thread in time the caller does every job itself."""
+    started = threading.Event()
+    blocked = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(lambda: (started.set(), blocked.wait()))
+        started.wait()
+        monkeypatch.setattr(parallel_copy, "_executor", lambda: executor)
+        data, layout, truth = make_column((64 << 10,), np.uint8)
+        out = np.empty_like(truth)
+        parallel_copy.copy_rows(data, layout, np.arange(ROWS), out)
+        np.testing.assert_array_equal(out, truth)
+        blocked.set()
+
+
+@pytest.mark.parametrize("threads", [4], indirect=True)
+def test_copies_work_when_no_more_threads_may_start(threads, monkeypatch):
+    """While the interpreter exits executors refuse work: the caller copies alone."""
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    monkeypatch.setattr(parallel_copy, "_executor", lambda: executor)
     data, layout, truth = make_column((64 << 10,), np.uint8)
     out = np.empty_like(truth)
-    copying.copy_rows(data, layout, np.arange(ROWS), out)
+    parallel_copy.copy_rows(data, layout, np.arange(ROWS), out)
     np.testing.assert_array_equal(out, truth)
 
 
@@ -83,8 +101,8 @@ def test_an_error_in_a_helper_reaches_the_caller(threads):
     good = (np.zeros(3, np.uint8), np.ones(3, np.uint8))
     bad = (np.zeros(3, np.uint8), np.ones(4, np.uint8))
     with pytest.raises(ValueError, match="broadcast"):
-        copying.run_jobs([good, bad, good, bad], 1 << 20)
-    copying.run_jobs([good, good], 1 << 20)
+        parallel_copy.run_jobs([good, bad, good, bad], 1 << 20)
+    parallel_copy.run_jobs([good, good], 1 << 20)
     assert good[0].tolist() == [1, 1, 1]
 
 
@@ -93,7 +111,7 @@ def test_nobody_keeps_the_buffer():
     """When a copy has returned, no waiting thread points to the buffer."""
     data, layout, truth = make_column((64 << 10,), np.uint8)
     out = np.empty_like(truth)
-    copying.copy_rows(data, layout, np.arange(ROWS), out)
+    parallel_copy.copy_rows(data, layout, np.arange(ROWS), out)
     alive = weakref.ref(out)
     del out
     gc.collect()
@@ -112,7 +130,7 @@ def test_callers_in_several_threads(threads):
         for _ in range(20):
             rows = rng.permutation(ROWS)
             out = np.zeros_like(truth)
-            copying.copy_rows(data, layout, rows, out)
+            parallel_copy.copy_rows(data, layout, rows, out)
             if not np.array_equal(out, truth[rows]):
                 wrong.append(seed)
 
@@ -131,16 +149,16 @@ def test_a_forked_child_has_threads_of_its_own(threads):
     """A child of a process with helpers copies, too; its parent goes on."""
     data, layout, truth = make_column((64 << 10,), np.uint8)
     out = np.zeros_like(truth)
-    copying.copy_rows(data, layout, np.arange(ROWS), out)
+    parallel_copy.copy_rows(data, layout, np.arange(ROWS), out)
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             mine = np.zeros_like(truth)
-            copying.copy_rows(data, layout, np.arange(ROWS), mine)
-            code = 0 if np.array_equal(mine, truth) and copying._crew._count == 1 else 2
+            parallel_copy.copy_rows(data, layout, np.arange(ROWS), mine)
+            code = 0 if np.array_equal(mine, truth) else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    copying.copy_rows(data, layout, np.arange(ROWS)[::-1].copy(), out)
+    parallel_copy.copy_rows(data, layout, np.arange(ROWS)[::-1].copy(), out)
     np.testing.assert_array_equal(out, truth[::-1])

@@ -14,9 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ocrstore.torch import _pagemap, _region, assembly, fares, leases
-from ocrstore.torch._rows import FileHandle, RowLayout
-from ocrstore.torch.memory import ColumnMemory, best_strategy
+from ocrstore.torch.memory import address_range, leases, written_pages
+from ocrstore.torch.memory.column_memory import ColumnMemory, best_strategy
+from ocrstore.torch.memory.row_layout import FileHandle, RowLayout
 from tests.torch_.columns import PAGE, ROWS, SHAPE, linux, memory_of, rows_of
 
 
@@ -70,21 +70,21 @@ def test_only_written_pages_are_found(column, finder):
     """The finder names the pages that were written and no others."""
     path = column[0]
     file = FileHandle(path)
-    if not _pagemap.works(_pagemap.make_finder(finder), file.fd):
+    if not written_pages.works(written_pages.make_finder(finder), file.fd):
         pytest.skip("this kernel has no such finder")
-    region = _region.Region(8 * PAGE, 1)
-    region.place(0, 8 * PAGE, file.fd, 0)
+    region = address_range.AddressRange(8 * PAGE, 1)
+    region.map_file(0, 8 * PAGE, file.fd, 0)
     pages = np.ctypeslib.as_array(
         (np.ctypeslib.ctypes.c_ubyte * (8 * PAGE)).from_address(region.address)
     )
     pages.sum()
     for page in (1, 2, 5):
         pages[page * PAGE + 9] ^= 1
-    found = _pagemap.make_finder(finder).written(region.address, region.address + 8 * PAGE)
+    found = written_pages.make_finder(finder).written(region.address, region.address + 8 * PAGE)
     start = region.address
     assert found == [(start + PAGE, start + 3 * PAGE), (start + 5 * PAGE, start + 6 * PAGE)]
-    region.drop(start + PAGE, start + 6 * PAGE)
-    assert _pagemap.make_finder(finder).written(start, start + 8 * PAGE) == []
+    region.discard(start + PAGE, start + 6 * PAGE)
+    assert written_pages.make_finder(finder).written(start, start + 8 * PAGE) == []
 
 
 @linux
@@ -92,13 +92,13 @@ def test_scan_finds_more_regions_than_one_call_returns(column):
     """A comb of written pages longer than the answer's buffer comes back whole."""
     path = column[0]
     file = FileHandle(path)
-    if not _pagemap.works(_pagemap.make_finder("scan"), file.fd):
+    if not written_pages.works(written_pages.make_finder("scan"), file.fd):
         pytest.skip("this kernel has no PAGEMAP_SCAN")
-    count = min(2 * _pagemap._REGIONS + 100, path.stat().st_size // PAGE)
-    repeats = -(-(2 * _pagemap._REGIONS + 100) // count)
-    region = _region.Region(repeats * count * PAGE, repeats)
+    count = min(2 * written_pages._MAX_RANGES + 100, path.stat().st_size // PAGE)
+    repeats = -(-(2 * written_pages._MAX_RANGES + 100) // count)
+    region = address_range.AddressRange(repeats * count * PAGE, repeats)
     for i in range(repeats):
-        region.place(i * count * PAGE, count * PAGE, file.fd, 0)
+        region.map_file(i * count * PAGE, count * PAGE, file.fd, 0)
     total = repeats * count * PAGE
     pages = np.ctypeslib.as_array(
         (np.ctypeslib.ctypes.c_ubyte * total).from_address(region.address)
@@ -107,7 +107,10 @@ def test_scan_finds_more_regions_than_one_call_returns(column):
     expected = [
         (region.address + at, region.address + at + PAGE) for at in range(0, total, 2 * PAGE)
     ]
-    assert _pagemap.make_finder("scan").written(region.address, region.address + total) == expected
+    assert (
+        written_pages.make_finder("scan").written(region.address, region.address + total)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,14 +230,13 @@ def test_a_childs_lease_end_does_not_disturb_its_parent(column, options):
     truth = column[2]
     held = memory.take(np.arange(0, 4))
     held[:] = 5
-    memory.take(rows_of(9, 7))
-    moved = memory.take(rows_of(9, 7))
-    moved[0] = 5
+    scattered = memory.take(rows_of(9, 7))
+    scattered[0] = 5
     pid = os.fork()
     if pid == 0:
-        good = bool((held == 5).all() and (moved[0] == 5).all())
-        held[:] = moved[:] = 6
-        del moved
+        good = bool((held == 5).all() and (scattered[0] == 5).all())
+        held[:] = scattered[:] = 6
+        del scattered
         again = memory.take(np.arange(0, 4))
         good = good and np.array_equal(again, truth[:4])
         again[:] = 7
@@ -244,10 +246,80 @@ def test_a_childs_lease_end_does_not_disturb_its_parent(column, options):
         good = good and np.array_equal(other, truth[[3, 1]])
         os._exit(0 if good else 1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert (held == 5).all() and (moved[0] == 5).all()
-    assert np.array_equal(moved[1], truth[7])
-    del held, moved
+    assert (held == 5).all() and (scattered[0] == 5).all()
+    assert np.array_equal(scattered[1], truth[7])
+    del held, scattered
     assert np.array_equal(memory.take(np.arange(ROWS)), truth)
+
+
+@pytest.mark.parametrize("write", [slice(None), 0, 2, slice(1, None)], ids=repr)
+def test_writing_to_shuffled_rows_never_shows_again(column, options, write):
+    """Neither in another order, nor in stored order, nor in the rows beside the written ones."""
+    memory = memory_of(column, **options)
+    truth = column[2]
+    for order in ([20, 3, 11], [3, 4, 20], [4, 20, 3], [2, 3, 4, 11], [4, 11, 3]):
+        taken = memory.take(rows_of(*order))
+        assert np.array_equal(taken, truth[order])
+        taken[write, 5::3000] = 1
+        expected = truth[order]
+        expected[write, 5::3000] = 1
+        assert np.array_equal(taken, expected)
+        del taken
+    assert np.array_equal(memory.take(np.arange(ROWS)), truth)
+
+
+@linux
+def test_rows_that_cannot_be_restored_are_never_handed_out_again(column, monkeypatch):
+    """The error shows where the lease ends, and every taker sees the file all the same."""
+    truth = column[2]
+    memory = memory_of(column, strategy="leases", finder="all")
+    taken = memory.take(np.arange(6, 8))
+    taken[:] = 1
+    shown = []
+
+    def refuse(self, *args):
+        raise OSError(12, "madvise")
+
+    monkeypatch.setattr(address_range.AddressRange, "discard", refuse)
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: shown.append(given.exc_value))
+    del taken
+    monkeypatch.undo()
+    assert [type(error) for error in shown] == [OSError]
+    assert memory.leased_rows == 2
+    for rows in (rows_of(6), np.arange(5, 11), np.arange(ROWS), rows_of(1, 7)):
+        assert np.array_equal(memory.take(rows), truth[rows])
+
+
+@linux
+def test_a_taker_does_not_get_the_error_of_another_lease(column, monkeypatch):
+    """A lease that ends while the lock is held is settled by the next taker, who did no wrong."""
+    memory = memory_of(column, strategy="leases", finder="all")
+    taken = memory.take(np.arange(6, 8))
+    taken[:] = 1
+
+    def refuse(self, *args):
+        raise OSError(12, "madvise")
+
+    monkeypatch.setattr(address_range.AddressRange, "discard", refuse)
+    with memory._mapping._lock:
+        del taken
+    other = memory.take(np.arange(3))
+    assert np.array_equal(other, column[2][:3])
+    assert memory.leased_rows == 2 + 3
+
+
+@linux
+def test_rows_that_are_leased_or_repeated_are_assembled(column):
+    """Shuffled batches need no free rows: each has mappings of its own."""
+    truth = column[2]
+    memory = memory_of(column, strategy="leases")
+    held = memory.take(np.arange(4, 7))
+    held[:] = 1
+    for rows in (rows_of(7, 5), rows_of(8, 4, 8), np.arange(3, 6)):
+        other = memory.take(rows)
+        assert isinstance(other.base, address_range._MappedRows)
+        assert np.array_equal(other, truth[rows])
+    assert (held == 1).all() and memory.leased_rows == 3
 
 
 @linux
@@ -268,16 +340,14 @@ def test_a_column_in_too_many_pieces_is_mapped_as_it_lies(column, monkeypatch):
 def test_near_the_kernels_map_limit_batches_are_copied(column, monkeypatch):
     """Many living shuffled batches never run into vm.max_map_count."""
     memory = memory_of(column, strategy="leases")
-    memory.take(rows_of(0))
-    monkeypatch.setattr(fares.Fares, "choose_moving", lambda self: True)
-    monkeypatch.setattr(_region.budget, "limit", _region.budget._used + 12)
+    monkeypatch.setattr(address_range.budget, "limit", address_range.budget._used + 12)
     held = [memory.take(rows_of(5, 2, 9)) for _ in range(20)]
     mapped = [array for array in held if not array.flags.owndata]
     assert 0 < len(mapped) < len(held)
     assert all(np.array_equal(array, column[2][[5, 2, 9]]) for array in held)
     held.clear()
     del mapped
-    assert isinstance(memory.take(rows_of(5, 2, 9)).base, leases.Lease)
+    assert isinstance(memory.take(rows_of(5, 2, 9)).base, address_range._MappedRows)
 
 
 @linux
@@ -287,9 +357,9 @@ def test_when_the_kernel_refuses_a_mapping_a_copy_is_made(column, monkeypatch):
     memory.take(rows_of(0))
 
     def refuse(self, at, nbytes, fd, offset):
-        raise _region.MapLimitError("mmap: Cannot allocate memory")
+        raise address_range.MapLimitError("mmap: Cannot allocate memory")
 
-    monkeypatch.setattr(_region.Region, "place", refuse)
+    monkeypatch.setattr(address_range.AddressRange, "map_file", refuse)
     assert np.array_equal(memory.take(rows_of(5, 2)), column[2][[5, 2]])
 
 
@@ -297,7 +367,7 @@ def test_when_the_kernel_refuses_a_mapping_a_copy_is_made(column, monkeypatch):
 def test_a_region_refuses_what_lies_outside_it(column):
     """No wrong address ever reaches mmap(MAP_FIXED) or madvise."""
     file = FileHandle(column[0])
-    region = _region.Region(4 * PAGE, 1)
+    region = address_range.AddressRange(4 * PAGE, 1)
     for at, nbytes, offset in (
         (0, 5 * PAGE, 0),
         (-PAGE, PAGE, 0),
@@ -308,34 +378,20 @@ def test_a_region_refuses_what_lies_outside_it(column):
         (0, PAGE, -PAGE),
         (0, 0, 0),
     ):
-        with pytest.raises(ValueError, match=r"region|page boundaries"):
-            region.place(at, nbytes, file.fd, offset)
+        with pytest.raises(ValueError, match=r"outside|page boundaries"):
+            region.map_file(at, nbytes, file.fd, offset)
     with pytest.raises(ValueError, match="outside"):
-        region.drop(region.address, region.address + 5 * PAGE)
+        region.discard(region.address, region.address + 5 * PAGE)
     with pytest.raises(ValueError, match="whole pages"):
-        _region.Region(100, 1)
-    other = _region.Region(2 * PAGE, 1)
-    for at, nbytes, target_at in (
-        (0, 5 * PAGE, 0),
-        (-PAGE, PAGE, 0),
-        (0, 4 * PAGE, 0),
-        (0, PAGE, 2 * PAGE),
-        (0, PAGE, -PAGE),
-        (1, PAGE, 0),
-        (0, PAGE, 1),
-        (0, 100, 0),
-        (0, 0, 0),
-    ):
-        with pytest.raises(ValueError, match=r"region|page boundaries"):
-            region.move(at, nbytes, other, target_at)
+        address_range.AddressRange(100, 1)
     with pytest.raises(OSError, match="mmap"):
-        region.place(0, PAGE, 9999, 0)
+        region.map_file(0, PAGE, 9999, 0)
     address = region.address
     del region  # a part of it may be somebody else's by now: never unmapped
     lines = Path("/proc/self/maps").read_text().splitlines()
     left = [[int(part, 16) for part in line.split()[0].split("-")] for line in lines]
     assert any(first <= address < last for first, last in left)
-    assert _region._libc().munmap(address, PAGE) == 0
+    assert address_range._libc().munmap(address, PAGE) == 0
 
 
 def test_rows_outside_the_column_are_refused(column, options):
@@ -360,9 +416,9 @@ def test_rows_that_share_pages_are_copied(tmp_path):
     repeated = RowLayout(np.array([PAGE, PAGE], np.int64), (PAGE,), np.dtype(np.uint8))
     assert not repeated.mappable
     with pytest.raises(ValueError, match="pages of their own"):
-        leases.ColumnMapping(FileHandle(tmp_path / "small.bin"), layout, _pagemap.AllFinder())
+        leases.ColumnMapping(FileHandle(tmp_path / "small.bin"), layout, written_pages.AllFinder())
     with pytest.raises(ValueError, match="pages of their own"):
-        assembly.assemble(FileHandle(tmp_path / "small.bin"), layout, rows_of(0))
+        address_range.map_together(FileHandle(tmp_path / "small.bin"), layout, rows_of(0))
 
 
 def test_copies_are_true_to_the_file_while_rows_are_written(column, options):
@@ -384,7 +440,7 @@ def test_the_strategy_can_be_chosen_by_the_environment(monkeypatch):
     with pytest.raises(ValueError, match="leases, fresh, copy"):
         best_strategy()
     monkeypatch.delenv("OCRSTORE_MEMORY")
-    monkeypatch.setattr(_region, "supported", False)
+    monkeypatch.setattr(address_range, "supported", False)
     assert best_strategy() == "fresh"
 
 
@@ -406,7 +462,7 @@ def test_no_mapping_or_descriptor_is_left_behind(column):
 
 
 @linux
-@pytest.mark.parametrize("error", [OSError(12, "mmap"), _region.MapLimitError("mmap")])
+@pytest.mark.parametrize("error", [OSError(12, "mmap"), address_range.MapLimitError("mmap")])
 def test_a_column_that_cannot_be_mapped_is_taken_batch_by_batch(column, monkeypatch, error):
     """Strict overcommit refuses large private mappings; then small ones, then copies do."""
     memory = memory_of(column, strategy="leases")
@@ -414,7 +470,7 @@ def test_a_column_that_cannot_be_mapped_is_taken_batch_by_batch(column, monkeypa
     def refuse(*args, **options):
         raise error
 
-    monkeypatch.setattr(_region.Region, "place", refuse)
+    monkeypatch.setattr(address_range.AddressRange, "map_file", refuse)
     assert np.array_equal(memory.take(np.arange(3)), column[2][:3])
     assert np.array_equal(memory.take(rows_of(5, 2)), column[2][[5, 2]])
     monkeypatch.setattr(mmap, "mmap", refuse)
@@ -429,10 +485,10 @@ def test_interpreter_exit_with_everything_alive(column, tmp_path):
     np.save(tmp_path / "offsets.npy", layout.offsets)
     code = f"""
 import sys, threading
-sys.path.insert(0, {str(Path(_region.__file__).parents[2])!r})
+sys.path.insert(0, {str(Path(address_range.__file__).parents[3])!r})
 import numpy as np, torch
-from ocrstore.torch._rows import FileHandle, RowLayout
-from ocrstore.torch.memory import ColumnMemory
+from ocrstore.torch.memory.row_layout import FileHandle, RowLayout
+from ocrstore.torch.memory.column_memory import ColumnMemory
 layout = RowLayout(np.load({str(tmp_path / "offsets.npy")!r}), {SHAPE!r}, np.dtype(np.uint16))
 data = np.memmap({str(path)!r}, np.uint8, mode="r")
 memory = ColumnMemory(lambda: FileHandle({str(path)!r}), data, layout)

@@ -1,8 +1,7 @@
-"""Owns samples and batches: mappings that point to rows until a tensor is asked for.
+"""Samples and batches: mappings that refer to rows and make each tensor at its first access.
 
-A record holds (store, rows). A tensor is made when its name is first asked for, and is then the
-record's own. Pickling sends the reference; what was taken or set is sent as it is, because it may
-have been changed.
+Pickling sends the reference. Values that were accessed or set are sent as they are, because they
+may have been changed.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ import torch
 
 from ocrstore.errors import UnknownColumnError
 from ocrstore.torch.annotations import ANNOTATIONS, LISTS, annotate
-from ocrstore.torch.fields import Field
-from ocrstore.torch.parts import Parts
+from ocrstore.torch.row_refs import Field, RowRefs
 
 R = TypeVar("R", bound="Record")
 
 
 class _Removed:
-    """Stands for a value that is none any more; stays the same one when it is pickled."""
+    """Sentinel for a deleted key; a singleton across pickling."""
 
     def __reduce__(self) -> str:
         return "_REMOVED"
@@ -31,12 +29,16 @@ _REMOVED = _Removed()
 
 
 class Record:
-    """What samples and batches have in common. One thread at a time."""
+    """What samples and batches have in common. Not thread-safe.
 
-    __slots__ = ("_parts", "_taken")
+    A key that was deleted is kept in `_taken` as `_REMOVED`, else it would be read from the store
+    again.
+    """
 
-    def __init__(self, parts: Parts | None, taken: dict[str, Any] | None = None) -> None:
-        self._parts = parts
+    __slots__ = ("_refs", "_taken")
+
+    def __init__(self, refs: RowRefs | None, taken: dict[str, Any] | None = None) -> None:
+        self._refs = refs
         self._taken: dict[str, Any] = {} if taken is None else taken
 
     def _field_name(self, field: Field) -> str:
@@ -45,16 +47,16 @@ class Record:
     def _annotation_names(self) -> dict[str, str]:
         raise NotImplementedError
 
-    def _take_field(self, parts: Parts, field: Field) -> Any:
+    def _take_field(self, refs: RowRefs, field: Field) -> Any:
         raise NotImplementedError
 
-    def _take_annotation(self, parts: Parts, name: str) -> Any:
+    def _take_annotation(self, refs: RowRefs, name: str) -> Any:
         raise NotImplementedError
 
     def _names(self) -> list[str]:
         names: dict[str, None] = {}
-        if self._parts is not None:
-            names.update((self._field_name(field), None) for field in self._parts.fields)
+        if self._refs is not None:
+            names.update((self._field_name(field), None) for field in self._refs.fields)
             names.update((name, None) for name in self._annotation_names().values())
         for name, value in self._taken.items():
             if value is _REMOVED:
@@ -73,14 +75,14 @@ class Record:
         return self._resolve(name) if value is _REMOVED else value
 
     def _resolve(self, name: str) -> Any:
-        parts = self._parts
-        if parts is not None and name not in self._taken:
-            for field in parts.fields:
+        refs = self._refs
+        if refs is not None and name not in self._taken:
+            for field in refs.fields:
                 if self._field_name(field) == name:
-                    return self._take_field(parts, field)
+                    return self._take_field(refs, field)
             for known, mine in self._annotation_names().items():
                 if mine == name:
-                    return self._take_annotation(parts, known)
+                    return self._take_annotation(refs, known)
         known_names = ", ".join(self._names())
         raise UnknownColumnError(
             f"no {name!r} in this {type(self).__name__.lower()}; it has {known_names}."
@@ -91,14 +93,14 @@ class Record:
 
     def __delitem__(self, name: str) -> None:
         if name not in self._names():
-            self._resolve(name)  # says what there is
-        if self._parts is None:
+            self._resolve(name)  # raises, and lists the names
+        if self._refs is None:
             del self._taken[name]
         else:
-            self._taken[name] = _REMOVED  # it would be taken again
+            self._taken[name] = _REMOVED
 
     def pop(self, name: str, *default: Any) -> Any:
-        """Remove a name and return its value, or `default` if one is given and there is no name."""
+        """Remove a key and return its value, or `default` if it is given and there is no key."""
         if default and name not in self._names():
             return default[0]
         value = self[name]
@@ -106,17 +108,17 @@ class Record:
         return value
 
     def update(self, *others: Any, **values: Any) -> None:
-        """Set several values, as of a dict."""
+        """Set several values, as `dict.update` does."""
         self._taken.update(dict(*others, **values))
 
     def setdefault(self, name: str, default: Any = None) -> Any:
-        """Return a value; `default` is set if there is no such name."""
+        """Return a value; set it to `default` if there is no such key."""
         if name not in self._names():
             self[name] = default
         return self[name]
 
     def copy(self: R) -> R:
-        """Return another record of the same values, whose names are its own."""
+        """Return a shallow copy."""
         return self.__copy__()
 
     def __iter__(self) -> Iterator[str]:
@@ -129,19 +131,19 @@ class Record:
         return name in self._names()
 
     def keys(self) -> KeysView[str]:
-        """Return the names."""
+        """Return the keys."""
         return KeysView(self)
 
     def values(self) -> ValuesView[Any]:
-        """Return the values; takes every tensor."""
+        """Return the values; makes every tensor."""
         return ValuesView(self)
 
     def items(self) -> ItemsView[str, Any]:
-        """Return names and values; takes every tensor."""
+        """Return keys and values; makes every tensor."""
         return ItemsView(self)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or `default` if there is no such name."""
+        """Return a value, or `default` if there is no such key."""
         return self[name] if name in self._names() else default
 
     def as_dict(self) -> dict[str, Any]:
@@ -149,34 +151,33 @@ class Record:
         return {name: self[name] for name in self}
 
     def to(self: R, *args: Any, **kwargs: Any) -> R:
-        """Return the record with every tensor sent through `Tensor.to(...)`; the rest is kept.
+        """Return a copy with every tensor passed through `Tensor.to(...)`.
 
-        Lists (polygons, texts, ...) that nobody has asked for yet are still made when asked for.
+        Lists (polygons, texts, ...) that were not accessed yet are still made at first access.
         """
         moved: dict[str, Any] = {}
         for name in self._names():
             if not self._is_deferred(name):
                 moved[name] = _each_tensor(self[name], lambda tensor: tensor.to(*args, **kwargs))
-        return type(self)(self._parts, self._removed() | moved)
+        return type(self)(self._refs, self._removed() | moved)
 
     def _is_deferred(self, name: str) -> bool:
-        return self._parts is not None and name in LISTS and name not in self._taken
+        return self._refs is not None and name in LISTS and name not in self._taken
 
     def __copy__(self: R) -> R:
-        return type(self)(self._parts, dict(self._taken))
+        return type(self)(self._refs, dict(self._taken))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._parts, self._taken or None)
+        return type(self), (self._refs, self._taken or None)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(self._names())}>"
 
 
 class Sample(Record):
-    """One sample of a data set, as a dict-like record.
+    """One sample of a data set, dict-like: `sample["image"]`, `sample["polygons"]`, ...
 
-    It is no `collections.abc.Mapping`, because torch would take every tensor of one before
-    sending it.
+    Not a `collections.abc.Mapping`: torch would make every tensor of a Mapping before sending it.
     """
 
     __slots__ = ()
@@ -187,17 +188,17 @@ class Sample(Record):
     def _annotation_names(self) -> dict[str, str]:
         return {name: "row" if name == "rows" else name for name in ANNOTATIONS}
 
-    def _take_field(self, parts: Parts, field: Field) -> Any:
-        taken = parts.take(field)
+    def _take_field(self, refs: RowRefs, field: Field) -> Any:
+        taken = refs.take(field)
         rows = taken[0][None] if isinstance(taken, list) else taken
         return field.tensor(rows)[0]
 
-    def _take_annotation(self, parts: Parts, name: str) -> Any:
-        value = annotate(parts, name)[0]
+    def _take_annotation(self, refs: RowRefs, name: str) -> Any:
+        value = annotate(refs, name)[0]
         return int(value) if name in ("rows", "orientation") else value
 
     def pin_memory(self) -> Sample:
-        """Return the sample in page-locked memory where there is an accelerator, else itself."""
+        """Return the sample in page-locked memory; without an accelerator, the sample itself."""
         if not _has_accelerator():
             return self
         pinned = {
@@ -207,11 +208,13 @@ class Sample(Record):
 
     @property
     def is_reference(self) -> bool:
-        """Return whether nothing of it was taken or changed."""
-        return self._parts is not None and not self._taken
+        """Return whether no value was accessed, set or deleted."""
+        return self._refs is not None and not self._taken
 
 
 class _BatchRecord(Record):
+    """What a batch has in common with a batch inside a worker."""
+
     __slots__ = ()
 
     def _field_name(self, field: Field) -> str:
@@ -220,81 +223,86 @@ class _BatchRecord(Record):
     def _annotation_names(self) -> dict[str, str]:
         return {name: name for name in ANNOTATIONS}
 
-    def _take_field(self, parts: Parts, field: Field) -> Any:
-        taken = parts.take(field)
+    def _take_field(self, refs: RowRefs, field: Field) -> Any:
+        taken = refs.take(field)
         if isinstance(taken, list):
             return [field.tensor(array[None])[0] for array in taken]
         return field.tensor(taken)
 
-    def _take_annotation(self, parts: Parts, name: str) -> Any:
-        return annotate(parts, name)
+    def _take_annotation(self, refs: RowRefs, name: str) -> Any:
+        return annotate(refs, name)
 
     @property
     def batch_size(self) -> int:
-        """Return the number of samples; `len()` is the number of names, as of any mapping."""
-        if self._parts is not None:
-            return len(self._parts.rows)
+        """Return the number of samples; `len()` is the number of keys, as of any mapping."""
+        if self._refs is not None:
+            return len(self._refs)
         return len(next(iter(self._taken.values()))) if self._taken else 0
 
     def copy_into(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy the tensors named in `buffers` into them, each row once, straight from the file.
+        """Copy tensors into `buffers`, each row straight from the file.
 
-        A buffer may hold more samples than the batch; returned are the parts that were filled.
-        Tensors that were taken before are copied as they are now.
+        Tensors that were accessed before are copied as they are now.
+
+        Args:
+            buffers: For each tensor a buffer of its shape; it may have room for more samples.
+
+        Returns:
+            The parts of the buffers that were filled.
         """
         count = self.batch_size
         filled: dict[str, torch.Tensor] = {}
-        fields = {} if self._parts is None else {f.plural: f for f in self._parts.fields}
+        fields = {} if self._refs is None else {f.plural: f for f in self._refs.fields}
         for name, buffer in buffers.items():
             target = buffer[:count]
             field = fields.get(name)
             if (
                 name in self._taken
                 or field is None
-                or self._parts is None
-                or self._parts.torch_dtype(field) is None  # views of several sizes: a list
+                or self._refs is None
+                or self._refs.torch_dtype(field) is None  # a list: views of several sizes
             ):
                 value = self[name]
                 if not isinstance(value, torch.Tensor):
                     raise TypeError(
-                        f"{name!r} is not one tensor and cannot be copied into a buffer"
+                        f"{name!r} is a {type(value).__name__}, not a tensor: it cannot be copied"
+                        " into a buffer"
                     )
                 _check_buffer(name, value.shape, target)
                 target.copy_(value)
             else:
-                _check_buffer(name, field.shown_shape(self._parts.shape(field)), target)
-                stored = field.unshow(target)
-                if not self._parts.copy(field, stored):
+                _check_buffer(name, field.presented_shape(self._refs.shape(field)), target)
+                stored = field.stored(target)
+                if not self._refs.copy(field, stored):
                     target.copy_(self[name])
             filled[name] = target
         return filled
 
     def layouts(self) -> dict[str, torch.Tensor]:
-        """Return the shape, type and strides that each tensor has, without taking any.
+        """Return the shape, dtype and strides of each tensor without reading any.
 
-        The tensors that stand for stored rows have no memory (device `meta`); those that were
-        taken before are given as they are.
+        Tensors that were not accessed yet are on device `meta`, without memory.
         """
         found: dict[str, torch.Tensor] = {}
-        if self._parts is not None:
-            for field in self._parts.fields:
-                dtype = self._parts.torch_dtype(field)
+        if self._refs is not None:
+            for field in self._refs.fields:
+                dtype = self._refs.torch_dtype(field)
                 if dtype is not None and field.plural not in self._taken:
-                    empty = torch.empty(self._parts.shape(field), dtype=dtype, device="meta")
-                    found[field.plural] = field.show(empty)
+                    empty = torch.empty(self._refs.shape(field), dtype=dtype, device="meta")
+                    found[field.plural] = field.present(empty)
         found.update((n, v) for n, v in self._taken.items() if isinstance(v, torch.Tensor))
         return found
 
     def empty_buffers(self, *, pin_memory: bool = False) -> dict[str, torch.Tensor]:
-        """Return buffers for `copy_into`, laid out as the stored rows are (channels last)."""
+        """Return buffers for `copy_into`, with the strides of the stored rows (channels last)."""
         buffers: dict[str, torch.Tensor] = {}
-        if self._parts is not None:
-            for field in self._parts.fields:
-                dtype = self._parts.torch_dtype(field)
+        if self._refs is not None:
+            for field in self._refs.fields:
+                dtype = self._refs.torch_dtype(field)
                 if dtype is not None and field.plural not in self._taken:
-                    shape = self._parts.shape(field)
+                    shape = self._refs.shape(field)
                     empty = torch.empty(shape, dtype=dtype, pin_memory=pin_memory)
-                    buffers[field.plural] = field.show(empty)
+                    buffers[field.plural] = field.present(empty)
         for name, value in self._taken.items():
             if isinstance(value, torch.Tensor):
                 empty = torch.empty_like(value, memory_format=torch.preserve_format)
@@ -302,10 +310,7 @@ class _BatchRecord(Record):
         return buffers
 
     def pin_memory(self) -> Batch:
-        """Return the batch in page-locked memory: the one copy that it needs before a GPU.
-
-        Without an accelerator there is none to lock pages for; the copy is an ordinary one then.
-        """
+        """Return a copy in page-locked memory, in ordinary memory if there is no accelerator."""
         pinned = _has_accelerator()
         buffers = self.empty_buffers(pin_memory=pinned)
         filled: dict[str, Any] = dict(self.copy_into(buffers))
@@ -315,11 +320,11 @@ class _BatchRecord(Record):
                 if pinned and isinstance(value, list):
                     value = _each_tensor(value, torch.Tensor.pin_memory)
                 filled[name] = value
-        return Batch(self._parts, self._removed() | filled)
+        return Batch(self._refs, self._removed() | filled)
 
 
 def _each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a tensor changed, or a list with each of its tensors changed; the rest as it is."""
+    """Apply a function to a tensor or to each tensor of a list; return anything else as it is."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list) and any(isinstance(item, torch.Tensor) for item in value):
@@ -336,35 +341,38 @@ def _has_accelerator() -> bool:
 def _check_buffer(name: str, shape: tuple[int, ...], target: torch.Tensor) -> None:
     if target.shape != shape:
         raise ValueError(
-            f"the buffer for {name!r} holds {tuple(target.shape)}, the batch {tuple(shape)}"
+            f"the buffer for {name!r} has shape {tuple(target.shape)}: expected {tuple(shape)}"
         )
 
 
 class Batch(_BatchRecord):
     """Several samples, as a mapping: `batch["images"]`, `batch["polygons"]`, ...
 
-    Every tensor is yours to write on; nobody else sees it, and the file never changes. It stays
-    valid as long as it, or anything that shares its memory, is referenced.
+    You own every tensor of a batch and may modify it in place: neither another batch nor the file
+    sees that. A tensor is valid as long as anything that shares its memory is referenced.
     """
 
     __slots__ = ()
 
     def __init__(
-        self, parts: Parts | Mapping[str, Any] | None, taken: dict[str, Any] | None = None
+        self, refs: RowRefs | Mapping[str, Any] | None, taken: dict[str, Any] | None = None
     ) -> None:
-        if parts is None or isinstance(parts, Parts):
-            super().__init__(parts, taken)
+        if refs is None or isinstance(refs, RowRefs):
+            super().__init__(refs, taken)
         else:
-            super().__init__(None, dict(parts))  # torch rebuilds mappings from a dict
+            super().__init__(None, dict(refs))  # torch rebuilds a Mapping from a dict
 
 
 Mapping.register(Batch)
 
 
-class OutgoingBatch(_BatchRecord):
-    """A batch inside a worker: no Mapping, so that torch leaves it; arrives as a `Batch`."""
+class WorkerBatch(_BatchRecord):
+    """A batch inside a worker; unpickled as a `Batch`.
+
+    Not a Mapping: torch would copy every tensor of a Mapping into shared memory.
+    """
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (self._parts, self._taken or None)
+        return Batch, (self._refs, self._taken or None)

@@ -1,0 +1,94 @@
+"""Copy rows into a buffer, large batches with several threads.
+
+One core cannot use all of the memory's bandwidth. As many threads copy as torch may use for one
+operation (`torch.set_num_threads`), at most four; in DataLoader workers torch has one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
+
+Job = tuple[AnyArray, AnyArray]
+"""(target, source) of the same shape."""
+
+_FLAT_NBYTES = 64 << 10
+"""Rows of at least this size are copied one by one, as plain bytes."""
+_MIN_THREADED_NBYTES = 8 << 20
+_MAX_THREADS = 4
+
+
+def copy_rows(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> None:
+    """Copy rows from `data`, the file's bytes, into `out` of shape (len(rows), *shape)."""
+    if not len(rows) or not layout.nbytes:
+        return
+    nbytes = layout.nbytes
+    if nbytes < _FLAT_NBYTES or not out.flags.c_contiguous:
+        run_jobs(_shaped_jobs(data, layout, rows, out), out.nbytes)
+        return
+    # numpy copies bytes by one memcpy, an array of several dimensions and a pitch by many
+    flat = out.reshape(-1).view(np.uint8)
+    starts = range(0, len(rows) * nbytes, nbytes)
+    offsets = layout.offsets[rows].tolist()
+    jobs = [
+        (flat[start : start + nbytes], data[offset : offset + nbytes])
+        for start, offset in zip(starts, offsets, strict=True)
+    ]
+    run_jobs(jobs, out.nbytes)
+
+
+def _shaped_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> list[Job]:
+    jobs: list[Job] = []
+    for position, count, offset in layout.runs(rows):
+        shape = (count, *layout.shape)
+        source: AnyArray = np.ndarray(shape, layout.dtype, data, offset, layout.strides)
+        jobs.append((out[position : position + count], source))
+    return jobs
+
+
+def run_jobs(jobs: list[Job], nbytes: int) -> None:
+    """Copy each source into its target; returns when all are copied."""
+    threads = 1
+    if nbytes >= _MIN_THREADED_NBYTES and len(jobs) > 1:
+        threads = min(torch.get_num_threads(), _MAX_THREADS, len(jobs))
+    left = deque(jobs)
+    helpers: list[Future[None]] = []
+    try:
+        for _ in range(threads - 1):
+            helpers.append(_executor().submit(_copy_all, left))
+    except RuntimeError:
+        pass  # the interpreter exits and starts no more threads: copy alone
+    try:
+        _copy_all(left)
+    finally:
+        for helper in helpers:
+            # a helper whose thread has not been scheduled yet is not waited for
+            if not helper.cancel():
+                helper.result()
+
+
+def _copy_all(left: deque[Job]) -> None:
+    """Copy until no job is left; several threads may share the queue."""
+    while True:
+        try:
+            target, source = left.popleft()
+        except IndexError:
+            return
+        np.copyto(target, source)
+
+
+@lru_cache(maxsize=1)
+def _executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MAX_THREADS - 1, thread_name_prefix="ocrstore-copy")
+
+
+if hasattr(os, "register_at_fork"):
+    # a forked child inherits the executor without its threads
+    os.register_at_fork(after_in_child=_executor.cache_clear)

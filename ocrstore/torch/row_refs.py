@@ -1,0 +1,288 @@
+"""Refer to rows of store views: which rows, in which order, and how their columns are presented."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ocrstore.errors import OCRStoreError
+from ocrstore.torch.memory.row_layout import AnyArray, IntArray
+from ocrstore.torch.store_view import StoreView, ViewRef, find_view
+
+_DTYPES = {
+    "bool": torch.bool,
+    "uint8": torch.uint8,
+    "uint16": torch.uint16,
+    "uint32": torch.uint32,
+    "uint64": torch.uint64,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+
+
+class Field(NamedTuple):
+    """How samples and batches present one column."""
+
+    column: str
+    """The logical name in the view."""
+    plural: str
+    """Its name in a batch."""
+    singular: str
+    """Its name in a sample."""
+    kind: str = "plain"
+    """`picture` (stored HWC, presented CHW), `map` (stored HW, presented 1HW) or `plain`."""
+
+    def present(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return stored rows (B, ...) in the layout of a batch; a view, never a copy."""
+        if self.kind == "picture" and rows.ndim == 4:
+            return rows.permute(0, 3, 1, 2)
+        return rows.unsqueeze(1) if self.kind == "map" and rows.ndim == 3 else rows
+
+    def tensor(self, rows: AnyArray) -> torch.Tensor:
+        """Return what `present` returns, as a tensor that is no view of another one.
+
+        Torch frees tensors that have views much more slowly.
+        """
+        if self.kind == "picture" and rows.ndim == 4:
+            return as_tensor(rows.transpose(0, 3, 1, 2))
+        tensor = as_tensor(rows)
+        return tensor.unsqueeze_(1) if self.kind == "map" and rows.ndim == 3 else tensor
+
+    def presented_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that `present` gives rows of this shape."""
+        if self.kind == "picture" and len(shape) == 4:
+            return (shape[0], shape[3], shape[1], shape[2])
+        return (shape[0], 1, *shape[1:]) if self.kind == "map" and len(shape) == 3 else shape
+
+    def stored(self, presented: torch.Tensor) -> torch.Tensor:
+        """Undo `present`."""
+        if self.kind == "picture" and presented.ndim == 4:
+            return presented.permute(0, 2, 3, 1)
+        return presented.squeeze(1) if self.kind == "map" and presented.ndim == 4 else presented
+
+
+_KNOWN = {
+    "tensor": Field("tensor", "images", "image", "picture"),
+    "image": Field("image", "images", "image", "picture"),
+    "prob_map": Field("prob_map", "prob_maps", "prob_map", "map"),
+    "thresh_map": Field("thresh_map", "thresh_maps", "thresh_map", "map"),
+    "prob_mask": Field("prob_mask", "prob_masks", "prob_mask", "map"),
+    "thresh_mask": Field("thresh_mask", "thresh_masks", "thresh_mask", "map"),
+}
+
+
+def field_of(column: str) -> Field:
+    """Return how a column is presented; an unknown column keeps its name."""
+    return _KNOWN.get(column) or Field(column, column, column)
+
+
+@lru_cache(maxsize=64)
+def fields_of(columns: tuple[str, ...]) -> tuple[Field, ...]:
+    """Return how the columns of a view are presented.
+
+    If the view has a tensor, that is `images`, and whole pictures are `whole_images`.
+    """
+    whole = Field("image", "whole_images", "whole_image", "picture")
+    has_tensor = "tensor" in columns
+    return tuple(whole if has_tensor and name == "image" else field_of(name) for name in columns)
+
+
+def as_tensor(array: AnyArray) -> torch.Tensor:
+    """Return a tensor that shares the array's memory; torch has no big-endian types."""
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("="))
+    return torch.from_numpy(array)
+
+
+class RowRefs:
+    """Rows of one store view or of several, in the order of a batch.
+
+    Pickles to the references of its views and the row numbers, some 250 bytes.
+
+    Args:
+        views: The views.
+        store_rows: The row of each sample in its store.
+        store_of: The position in `views` of each sample; None if there is one view.
+        dataset_rows: The row of each sample in the data set; `store_rows` by default.
+    """
+
+    __slots__ = ("dataset_rows", "fields", "store_of", "store_rows", "views")
+
+    def __init__(
+        self,
+        views: Sequence[StoreView],
+        store_rows: IntArray,
+        *,
+        store_of: IntArray | None = None,
+        dataset_rows: IntArray | None = None,
+    ) -> None:
+        self.views = tuple(views)
+        self.store_rows = store_rows
+        self.store_of = store_of
+        self.dataset_rows = store_rows if dataset_rows is None else dataset_rows
+        names = self.views[0].names
+        for view in self.views[1:]:
+            names = tuple(name for name in names if name in view.columns)
+        self.fields = fields_of(names)
+
+    def __len__(self) -> int:
+        return len(self.store_rows)
+
+    def one(self, position: int) -> RowRefs:
+        """Return the reference to one sample."""
+        view = self.views[0 if self.store_of is None else int(self.store_of[position])]
+        one = slice(position, position + 1)
+        same = self.dataset_rows is self.store_rows
+        rows = None if same else self.dataset_rows[one]
+        return RowRefs((view,), self.store_rows[one], dataset_rows=rows)
+
+    def groups(self) -> list[tuple[StoreView, IntArray, IntArray]]:
+        """Return (view, positions in the batch, rows of the store) for each view in use."""
+        if self.store_of is None:
+            return [(self.views[0], np.arange(len(self)), self.store_rows)]
+        found = []
+        for number, view in enumerate(self.views):
+            positions = np.flatnonzero(self.store_of == number)
+            if len(positions):
+                found.append((view, positions, self.store_rows[positions]))
+        return found
+
+    def each(self) -> list[tuple[StoreView, int]]:
+        """Return (view, row of the store) of each sample."""
+        if self.store_of is None:
+            return [(self.views[0], row) for row in self.store_rows.tolist()]
+        pairs = zip(self.store_of.tolist(), self.store_rows.tolist(), strict=True)
+        return [(self.views[number], row) for number, row in pairs]
+
+    def _is_uniform(self, field: Field) -> bool:
+        """Return whether the column has one shape and dtype in all views."""
+        first = self.views[0].specs[field.column]
+        others = [view.specs[field.column] for view in self.views[1:]]
+        return first.is_fixed and all(
+            (spec.shape, spec.dtype) == (first.shape, first.dtype) for spec in others
+        )
+
+    def shape(self, field: Field) -> tuple[int, ...]:
+        """Return the shape of the stored rows, (B, ...)."""
+        shape = self.views[0].specs[field.column].shape
+        return (len(self), *(int(size or 0) for size in shape))
+
+    def torch_dtype(self, field: Field) -> torch.dtype | None:
+        """Return the dtype of the rows as one tensor; None if they do not make one tensor."""
+        if not self._is_uniform(field):
+            return None
+        return _DTYPES[self.views[0].specs[field.column].dtype]
+
+    def take(self, field: Field) -> AnyArray | list[AnyArray]:
+        """Return the rows as one writable array, or as a list if their shapes differ."""
+        if self.store_of is None:
+            return self.views[0].take(field.column, self.store_rows)
+        groups = self.groups()
+        if len(groups) == 1:
+            return groups[0][0].take(field.column, groups[0][2])
+        if self._is_uniform(field):
+            dtype = self.views[0].specs[field.column].numpy_dtype
+            out: AnyArray = np.empty(self.shape(field), dtype)
+            self._copy(field, out)
+            return out
+        taken: list[AnyArray] = [np.empty(0)] * len(self)
+        for view, positions, rows in groups:
+            arrays = view.take(field.column, rows)
+            for position, array in zip(positions.tolist(), arrays, strict=True):
+                taken[position] = array
+        return taken
+
+    def copy(self, field: Field, target: torch.Tensor) -> bool:
+        """Copy the rows into a tensor; return False if it has another dtype or device."""
+        if target.device.type != "cpu" or target.dtype != self.torch_dtype(field):
+            return False
+        self._copy(field, target.numpy())
+        return True
+
+    def _copy(self, field: Field, out: AnyArray) -> None:
+        if self.store_of is None:
+            self.views[0].copy(field.column, self.store_rows, out)
+            return
+        for view, positions, rows in self.groups():
+            for position, row in zip(positions.tolist(), rows, strict=True):
+                view.copy(field.column, row[None], out[position : position + 1])
+
+    def load(self) -> None:
+        """Read all rows into the page cache; returns when they are there."""
+        for view, _, rows in self.groups():
+            try:
+                view.load(rows)
+            except OSError as exc:
+                row = int(rows[0])
+                raise OCRStoreError(
+                    f"{view.path}: the batch with sample {view.key(row)!r} (row {row}) cannot be"
+                    f" read: {exc}. Check the disk, then `ocrstore verify`."
+                ) from exc
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        refs = tuple(view.ref for view in self.views)
+        same = self.dataset_rows is self.store_rows
+        rows = None if same else _pack(self.dataset_rows)
+        store_of = None if self.store_of is None else _pack(self.store_of)
+        return _restore, (refs, _pack(self.store_rows), store_of, rows)
+
+
+def _pack(array: IntArray) -> bytes:
+    """Return integers as 4 bytes each; with a leading byte as 8 bytes if they need it."""
+    numbers = array.tolist()
+    if not numbers or (min(numbers) >= 0 and max(numbers) < 1 << 32):
+        return array.astype("<u4").tobytes()
+    return b"\1" + array.astype("<i8").tobytes()
+
+
+def _unpack(data: bytes) -> IntArray:
+    if len(data) % 4:
+        return np.frombuffer(data[1:], "<i8").astype(np.int64)
+    return np.frombuffer(data, "<u4").astype(np.int64)
+
+
+def _restore(
+    refs: tuple[ViewRef, ...],
+    store_rows: bytes,
+    store_of: bytes | None,
+    dataset_rows: bytes | None,
+) -> RowRefs:
+    return RowRefs(
+        [find_view(ref) for ref in refs],
+        _unpack(store_rows),
+        store_of=None if store_of is None else _unpack(store_of),
+        dataset_rows=None if dataset_rows is None else _unpack(dataset_rows),
+    )
+
+
+def join(several: Sequence[RowRefs]) -> RowRefs:
+    """Return the rows of several references, one after another."""
+    views: list[StoreView] = []
+    store_rows: list[int] = []
+    store_of: list[int] = []
+    dataset_rows: list[int] = []
+    for refs in several:
+        for (view, row), number in zip(refs.each(), refs.dataset_rows.tolist(), strict=True):
+            known = next((i for i, other in enumerate(views) if other is view), None)
+            if known is None:
+                known = len(views)
+                views.append(view)
+            store_rows.append(row)
+            store_of.append(known)
+            dataset_rows.append(number)
+    same = dataset_rows == store_rows
+    return RowRefs(
+        views,
+        np.array(store_rows, np.int64),
+        store_of=np.array(store_of, np.int64) if len(views) > 1 else None,
+        dataset_rows=None if same else np.array(dataset_rows, np.int64),
+    )

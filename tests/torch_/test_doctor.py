@@ -1,0 +1,107 @@
+"""What training from a store costs: the memory of workers, and the command that tells."""
+
+import json
+import os
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from ocrstore.cli import cli
+from ocrstore.torch import doctor
+from ocrstore.torch.doctor import ProcessMemory, measure, memory_of
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' accounting")
+
+
+@linux
+def test_a_worker_costs_little(store_path):
+    """With stored columns each worker takes next to nothing beyond interpreter and torch."""
+    command = ["doctor", str(store_path), "--workers", "2", "--batch-size", "8", "--json"]
+    done = CliRunner().invoke(cli, command, standalone_mode=False)
+    record = json.loads(done.output)
+    assert record["samples"] == 37 and record["fits"] is True
+    assert 0 <= record["worker_nbytes"] < 2e6
+    assert record["shm_growth"] < 4e6
+    assert record["store"]["pss_file"] > 0
+
+
+@linux
+def test_memory_adds_up(monkeypatch):
+    """Own memory is what is neither shared out nor a file's."""
+    mine = memory_of(os.getpid())
+    assert mine.rss >= mine.pss > mine.own > 0
+    assert (mine + mine).pss == 2 * mine.pss
+    assert ProcessMemory(pss_anonymous=3, pss_shared=4, pss_file=9).own == 7
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(RuntimeError, match=r"measuring val.ocrs failed"):
+        measure("val.ocrs", workers=0)
+
+
+def make_diagnosis(**changes):
+    """Return a finding with some fields changed."""
+    fields = {
+        "path": "a.ocrs",
+        "samples": 3,
+        "file_nbytes": 10**9,
+        "view_nbytes": 10**9,
+        "cached_nbytes": 0,
+        "available_nbytes": 10**8,
+        "limit_nbytes": None,
+        "shm_nbytes": 64 * 2**20,
+        "strategy": "leases",
+        "finder": "scan",
+        "workers": 2,
+        "store": None,
+        "bare": None,
+        "shm_growth": None,
+    }
+    return doctor.Diagnosis(**{**fields, **changes})
+
+
+def test_a_store_larger_than_memory_is_a_problem(store_path, monkeypatch):
+    """Exit code 1 and the remedy when RAM or the control group's limit will not hold an epoch."""
+    assert make_diagnosis().fits is False
+    assert make_diagnosis(available_nbytes=10**10).fits is True
+    assert make_diagnosis(available_nbytes=10**10, limit_nbytes=10**8).fits is False
+    assert make_diagnosis(cached_nbytes=95 * 10**7).fits is True
+    assert make_diagnosis(available_nbytes=None).fits is None
+    assert make_diagnosis().worker_nbytes is None
+    large = ProcessMemory(rss=5, pss=4, pss_anonymous=3)
+    findings = (
+        (make_diagnosis(), 1),
+        (make_diagnosis(available_nbytes=None), 0),
+        (
+            make_diagnosis(
+                available_nbytes=10**10, store=large, bare=ProcessMemory(), shm_growth=0
+            ),
+            0,
+        ),
+    )
+    for finding, code in findings:
+        monkeypatch.setattr(doctor, "diagnose", lambda *args, found=finding, **options: found)
+        done = CliRunner().invoke(cli, ["doctor", str(store_path)], standalone_mode=False)
+        assert done.return_value == code
+        assert ("WindowShuffleSampler" in done.output) == (code == 1)
+        assert "/dev/shm has 67.1 MB" in done.output
+        assert "page cache:" in done.output and "batches: leases" in done.output
+        assert ("PSS shares it out" in done.output) == (finding.store is not None)
+        assert ("Memory holds" in done.output) == (finding.fits is True)
+
+
+def test_limits_of_control_groups(tmp_path):
+    """The smallest limit on the way up counts, in both versions of control groups."""
+    inner = tmp_path / "root" / "a" / "b"
+    inner.mkdir(parents=True)
+    (tmp_path / "root" / "a" / "memory.max").write_text("5000000\n")
+    (inner / "memory.max").write_text("max\n")
+    group = tmp_path / "cgroup"
+    group.write_text("0::/a/b\n")
+    assert doctor._limit(tmp_path / "root", group) == 5000000
+    first = tmp_path / "root" / "memory" / "docker"
+    first.mkdir(parents=True)
+    (first / "memory.limit_in_bytes").write_text("7000")
+    (tmp_path / "root" / "memory" / "memory.limit_in_bytes").write_text(str(2**63 - 4096))
+    group.write_text("4:memory:/docker\n3:cpu:/docker\n")
+    assert doctor._limit(tmp_path / "root", group) == 7000
+    assert doctor._limit(tmp_path / "root", tmp_path / "none") is None
