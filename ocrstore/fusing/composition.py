@@ -18,6 +18,7 @@ import numpy as np
 from ocrstore.fusing.picture import PlannedPicture
 from ocrstore.fusing.rules import Rule, rule_of
 from ocrstore.fusing.warp import Pixels
+from ocrstore.stopwatch import lap
 
 _COMPOSITIONS = {"Compose", "OneOf", "OneOrOther", "RandomOrder", "Sequential", "SomeOf"}
 """Those that hand pictures on to their transforms unseen."""
@@ -62,6 +63,7 @@ class PlannedComposition:
         try:
             shown = self._sheet.begin(image)
             result: dict[str, Any] = self._tree(image=shown, keypoints=keypoints)
+            lap("composition")
             result["image"] = self._sheet.draw(result["image"])
         finally:
             self._sheet.picture = None
@@ -113,6 +115,12 @@ class _Leaf:
         self._decides_as_usual = _decides_as_usual(transform)
 
     def __call__(self, *, force_apply: bool = False, **data: Any) -> dict[str, Any]:
+        lap("composition")
+        result = self._apply(force_apply, data)
+        lap(self.transform)
+        return result
+
+    def _apply(self, force_apply: bool, data: dict[str, Any]) -> dict[str, Any]:
         transform, picture = self.transform, self._sheet.picture
         if self._decides_as_usual:
             if not transform.should_apply(force_apply=force_apply):
@@ -131,7 +139,7 @@ class _Leaf:
             data["image"] = self._sheet.begin(drawn)
             return data
         for step in steps:
-            picture.plan(step)
+            picture.plan(step, transform)
         data["image"] = self._sheet.show()
         return data
 

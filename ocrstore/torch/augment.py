@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from ocrstore.errors import OCRStoreError, SchemaError
+from ocrstore.stopwatch import lap
 from ocrstore.torch._rows import AnyArray
 from ocrstore.torch.chance import Chance
 from ocrstore.torch.recorded import Annotation
@@ -81,7 +82,9 @@ class Augmentation:
         corners = _CORNERS * np.array((width, height), np.float32)
         points = np.concatenate([*annotation.polygons, corners], dtype=np.float32)
         self._chance.draw((_random_number(), row, _rank()))
+        lap("sample")
         result = self.transform(image=image, keypoints=points)
+        lap("composition")
         if "keypoints" not in result:
             raise SchemaError("the transform returned no keypoints: maps could not follow it")
         moved = np.asarray(result["keypoints"], np.float64).reshape(-1, 2)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocrstore.errors import OCRStoreError, StoreChangedError
+from ocrstore.stopwatch import lap
 from ocrstore.torch._rows import AnyArray, IntArray, RowLayout
 from ocrstore.torch.annotations import polygons_in_view, raw_size
 from ocrstore.torch.assembly import map_fresh
@@ -58,10 +59,14 @@ class TrainingView:
                 annotation = Annotation(
                     polygons_in_view(view, row), annotation.ignored, annotation.texts
                 )
-            made = self._augment(self._picture(row), annotation, row=number)
+            lap("sample")
+            picture = self._picture(row)
+            lap("picture")
+            made = self._augment(picture, annotation, row=number)
             # what was planned is drawn into memory of its own, that is used again
             planned = not self._augment.writes
             computed = Computed(image=made.image if planned else keep(made.image))
+            lap("sample")
             computed.update(self._draw(made.image.shape, made.annotation))
         except StoreChangedError:
             raise  # no fault of the transform
@@ -115,11 +120,14 @@ class TrainingView:
             shape[1],
             params=self._map_params(),
         )
+        lap("maps")
         drawn = {name: getattr(maps, name) for name in self._maps}
-        return {
+        halved = {
             name: keep_half(array) if array.dtype == np.float32 else array
             for name, array in drawn.items()
         }
+        lap("float16")
+        return halved
 
     def _map_params(self) -> MapParams:
         if self._params is None:
