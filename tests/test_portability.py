@@ -21,7 +21,7 @@ import ocrstore
 from ocrstore import pagecache
 from ocrstore.format import bulk, locking, publication
 from ocrstore.format.mapping import Mapping
-from ocrstore.summary import summarize
+from ocrstore.inspection.facts import summarize
 
 fcntl = pytest.importorskip("fcntl", reason="where it is missing, the fallbacks run anyway")
 SPEC = {"a": ocrstore.Column("uint8", (5000,))}

@@ -162,7 +162,6 @@ def test_a_store_without_a_build(run, tmp_path):
     assert facts["polygons"] is None and facts["views"] == []
     assert facts["source"]["state"] == "unknown"
     assert run(store, "s1")[0] == 0
-    assert run(store, "s1", "--picture")[0] == 0  # none to show, none shown
 
 
 def test_metadata_of_others_does_no_harm(run, tmp_path):
@@ -196,12 +195,28 @@ def test_an_unknown_sample(run, built):
     assert code == 2 and "'a.jpg'" in err
 
 
-def test_a_picture_only_where_it_is_asked_for(run, built):
-    """Not into a pipe by default; with --picture in true colours, polygons drawn."""
-    code, out, _ = run(built, "a.jpg", "--picture")
-    assert code == 0 and "▀" in out and "38;2;" in out
-    assert "0;230;118" in out and "255;82;82" in out  # polygons that count, and an ignored one
-    assert run(built, "--picture")[0] == 2
+@pytest.mark.parametrize(
+    ("environment", "printed"),
+    [
+        ({}, False),  # a pipe
+        ({"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLORTERM": "truecolor"}, True),
+        ({"FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False),
+    ],
+    ids=["pipe", "terminal", "NO_COLOR", "dumb"],
+)
+def test_a_picture_only_where_there_are_colours(run, built, monkeypatch, environment, printed):
+    """Half blocks with the polygons drawn, in a terminal that has colours; nothing elsewhere."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = run(built, "a.jpg")
+    assert code == 0 and ("▀" in out) == printed
+    if printed:
+        assert "38;2;" in out
+        assert "0;230;118" in out and "255;82;82" in out  # a polygon that counts, an ignored one
+        assert "▀" not in run(built, "a.jpg", "--no-picture")[1]
 
 
 def test_keys_and_texts_are_no_markup(run, tmp_path):
