@@ -72,7 +72,7 @@ def inspect_command(
             else:
                 print_sample(opened, facts, picture=not no_picture)
             return 0
-        found = gather_facts(opened, images=source)
+        found = gather_facts(opened, source=source)
     result = None
     if full:
         with progress_bar("verifying", in_bytes=True, quiet=as_json) as advance:

@@ -70,10 +70,10 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
         yield "built from", shown(facts.source.get("images"))
         if facts.source.get("annotations"):
             yield "", shown(f"annotations in {facts.source['annotations']}")
-    if facts.views:
+    if facts.views and facts.source_status is not None:
         mark = {UP_TO_DATE: "[green]✓[/] ", NEWER: "[yellow]![/] newer: "}
-        words = shown(facts.freshness.in_words())
-        yield "source", mark.get(facts.freshness.state, "[yellow]?[/] ") + words
+        words = shown(facts.source_status.in_words())
+        yield "source", mark.get(facts.source_status.state, "[yellow]?[/] ") + words
     if facts.problems:
         counted = ", ".join(f"{count} {kind}" for kind, count in facts.problems.items())
         yield "problems", shown(counted)

@@ -14,9 +14,9 @@ from ocrstore.format.unfinished import Unfinished, find_unfinished
 from ocrstore.inspection.integrity import Integrity, check_headers
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.source_status import (
-    Freshness,
+    SourceStatus,
     build_problems,
-    check_freshness,
+    check_source_status,
     source_record,
 )
 from ocrstore.inspection.views import StoredView, views_of
@@ -110,7 +110,8 @@ class Facts:
     """What the build recorded about its source."""
     decoders: Mapping[str, str]
     problems: Mapping[str, int]
-    freshness: Freshness
+    source_status: SourceStatus | None
+    """None where the source was not looked at."""
     integrity: Integrity
     unfinished: Unfinished | None
     """What was begun and is not published; it is no part of the store yet."""
@@ -124,7 +125,10 @@ class Facts:
             ),
             "polygons": None if self.polygons is None else asdict(self.polygons),
             "views": [view.to_json() for view in self.views],
-            "source": {**self.source, **self.freshness.to_json()},
+            "source": {
+                **self.source,
+                **(self.source_status.to_json() if self.source_status else {}),
+            },
             "decoders": dict(self.decoders),
             "problems": dict(self.problems),
             "integrity": {"ok": self.integrity.ok, **asdict(self.integrity)},
@@ -132,8 +136,13 @@ class Facts:
         }
 
 
-def gather_facts(store: Store, *, images: Path | None = None) -> Facts:
-    """Gather the facts from manifest, index, extent headers and the source folder's listing."""
+def gather_facts(store: Store, *, source: Path | None = None, check_source: bool = True) -> Facts:
+    """Gather the facts from manifest, index, extent headers and the source's files.
+
+    Args:
+        source: the folder of pictures, to be listed; see `check_source_status`.
+        check_source: whether to look at the source at all.
+    """
     views = views_of(store)
     build = store.metadata.get("build")
     decoders = build.get("decoders") if isinstance(build, Mapping) else None
@@ -144,7 +153,7 @@ def gather_facts(store: Store, *, images: Path | None = None) -> Facts:
         source=source_record(store),
         decoders=decoders if isinstance(decoders, Mapping) else {},
         problems=build_problems(store)[0],
-        freshness=check_freshness(store, images=images),
+        source_status=check_source_status(store, source=source) if check_source else None,
         integrity=check_headers(store),
         unfinished=find_unfinished(store.path),
     )
