@@ -20,7 +20,7 @@ import pytest
 import ocrstore
 from ocrstore.format import bulk, locking, mapping, publication
 from ocrstore.format.mapping import Mapping
-from ocrstore.summary import summarize
+from ocrstore.inspection.facts import summarize
 
 fcntl = pytest.importorskip("fcntl", reason="where it is missing, the fallbacks run anyway")
 SPEC = {"a": ocrstore.Column("uint8", (5000,))}

@@ -18,6 +18,7 @@ import numpy as np
 from ocrstore.augment.rules import Rule, rule_of
 from ocrstore.augment.steps import PlannedPicture
 from ocrstore.augment.warp import Pixels
+from ocrstore.stopwatch import lap
 
 _COMPOSITIONS = {"Compose", "OneOf", "OneOrOther", "RandomOrder", "Sequential", "SomeOf"}
 """Compositions that pass pictures to their transforms without looking at them."""
@@ -62,6 +63,7 @@ class PlannedComposition:
         try:
             shown = self._plan.begin(image)
             result: dict[str, Any] = self._tree(image=shown, keypoints=keypoints)
+            lap("composition")
             result["image"] = self._plan.draw(result["image"])
         finally:
             self._plan.picture = None
@@ -113,6 +115,12 @@ class _Leaf:
         self._decides_as_usual = _decides_as_usual(transform)
 
     def __call__(self, *, force_apply: bool = False, **data: Any) -> dict[str, Any]:
+        lap("composition")
+        result = self._apply(force_apply, data)
+        lap(self.transform)
+        return result
+
+    def _apply(self, force_apply: bool, data: dict[str, Any]) -> dict[str, Any]:
         transform, picture = self.transform, self._plan.picture
         if self._decides_as_usual:
             if not transform.should_apply(force_apply=force_apply):
@@ -131,7 +139,7 @@ class _Leaf:
             data["image"] = self._plan.begin(drawn)
             return data
         for step in steps:
-            picture.plan(step)
+            picture.plan(step, transform)
         data["image"] = self._plan.show()
         return data
 

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -26,6 +27,7 @@ from ocrstore.augment.warp import (
     warp,
     widen,
 )
+from ocrstore.stopwatch import lap
 
 Size = tuple[int, int]
 _FAR = 2.0**30
@@ -254,7 +256,7 @@ class PlannedPicture:
 
     def __init__(self, pixels: Pixels) -> None:
         self._pixels = pixels
-        self._steps: list[Step] = []
+        self._steps: list[tuple[Step, Any]] = []
         self.size: Size = (pixels.shape[0], pixels.shape[1])
 
     @property
@@ -262,22 +264,26 @@ class PlannedPicture:
         """Return the shape that `draw` will return."""
         return (*self.size, *self._pixels.shape[2:])
 
-    def plan(self, step: Step) -> None:
-        """Append a step."""
-        self._steps.append(step)
+    def plan(self, step: Step, transform: Any = None) -> None:
+        """Append a step of a transform."""
+        self._steps.append((step, transform))
         self.size = step.size_after
 
     def draw(self) -> Pixels:
         """Apply the steps; return a contiguous, writable copy."""
         wanted = [Rect.whole(self.size)]
-        for step in reversed(self._steps):
+        for step, _ in reversed(self._steps):
             wanted.append(step.needs(wanted[-1]))
         wanted.reverse()
         size = (self._pixels.shape[0], self._pixels.shape[1])
         region = Region(self._pixels, Rect.whole(size), size)
-        for step, part in zip(self._steps, wanted[1:], strict=True):
+        lap("composition")
+        for (step, transform), part in zip(self._steps, wanted[1:], strict=True):
             region = step.draw(region, part)
+            lap(transform)
         drawn = np.ascontiguousarray(region.part(wanted[-1]))
         if not drawn.flags.writeable or np.may_share_memory(drawn, self._pixels):
             drawn = drawn.copy()
+        # a crop is a view: this copy is what it costs
+        lap(self._steps[-1][1] if self._steps else "composition")
         return drawn

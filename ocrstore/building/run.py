@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,6 +115,28 @@ class _Run:
             drop_unfinished(self.plan.target)
         except (StoreBusyError, WriteError):
             self.report.discarded = ""  # somebody is at work, or this user may not write: it stays
+        else:
+            self._record_source()
+
+    def _record_source(self) -> None:
+        """Record anew what was found about the source, where no sample changed but that did.
+
+        Such as a bad picture that was removed, or annotations that were touched; `inspect` would
+        tell of them for ever otherwise.
+        """
+        assert self.plan.old is not None
+        recorded = self.plan.old.metadata.get("build")
+        if not isinstance(recorded, Mapping) or not isinstance(recorded.get("source"), Mapping):
+            return
+        source, problems = describe_source(self.source), describe_problems(self.report.problems)
+        age = "annotations_mtime_ns"
+        if recorded["source"].get(age) == source[age] and recorded.get("problems") == problems:
+            return
+        with (
+            suppress(StoreBusyError, WriteError),  # the record stays as it was
+            append(self.plan.target, action="build") as writer,
+        ):
+            writer.metadata["build"] = {**recorded, "source": source, "problems": problems}
 
     def update(self) -> None:
         """Change samples of a store in place, resuming what an interrupted build left.

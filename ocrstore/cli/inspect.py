@@ -8,12 +8,10 @@ from pathlib import Path
 import click
 
 from ocrstore.cli.console import STORE, print_json, progress_bar
-from ocrstore.cli.inspect_difference import print_difference
-from ocrstore.cli.inspect_facts import print_facts
-from ocrstore.cli.inspect_sample import print_sample
+from ocrstore.cli.inspect_output import print_difference, print_facts, print_sample
 from ocrstore.inspection.difference import compare_stores
 from ocrstore.inspection.facts import gather_facts
-from ocrstore.inspection.sample import sample_facts
+from ocrstore.inspection.sample_facts import sample_facts
 from ocrstore.store import Store
 from ocrstore.verification import verify
 
@@ -26,12 +24,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--full", is_flag=True, help="Read the whole file, as `ocrstore verify` does.")
 @click.option("--diff", "other", type=STORE, help="What differs from here to another store.")
 @click.option("--source", type=FOLDER, help="The pictures, where they are not where they were.")
-@click.option(
-    "--picture/--no-picture",
-    "picture",
-    default=None,
-    help="Show a sample's picture; by default if the output is a terminal.",
-)
+@click.option("--no-picture", is_flag=True, help="Do not print the picture of a sample.")
 @click.option("--generation", type=int, help="An older generation instead of the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts for programs.")
 def inspect_command(
@@ -40,7 +33,7 @@ def inspect_command(
     full: bool,
     other: Path | None,
     source: Path | None,
-    picture: bool | None,
+    no_picture: bool,
     generation: int | None,
     as_json: bool,
 ) -> int:
@@ -63,8 +56,6 @@ def inspect_command(
         raise click.UsageError("--diff compares whole stores; leave out KEY and --full.")
     if key is not None and full:
         raise click.UsageError("--full checks the whole store; leave out KEY.")
-    if picture is not None and key is None:
-        raise click.UsageError("--picture shows one sample; say which KEY.")
     with Store(store, generation=generation) as opened:
         if other is not None:
             with Store(other) as second:
@@ -79,9 +70,9 @@ def inspect_command(
             if as_json:
                 print_json(facts.to_json())
             else:
-                print_sample(opened, facts, picture=picture)
+                print_sample(opened, facts, picture=not no_picture)
             return 0
-        found = gather_facts(opened, images=source)
+        found = gather_facts(opened, source=source)
     result = None
     if full:
         with progress_bar("verifying", in_bytes=True, quiet=as_json) as advance:

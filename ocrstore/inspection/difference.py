@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ocrstore.inspection.freshness import source_record
+from ocrstore.inspection.source_status import source_record
 from ocrstore.inspection.views import views_of
 from ocrstore.jsondiff import diff_json
 from ocrstore.store import Store

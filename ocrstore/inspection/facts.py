@@ -9,18 +9,80 @@ from typing import Any
 
 import numpy as np
 
+from ocrstore.format.columns import Column
 from ocrstore.format.unfinished import Unfinished, find_unfinished
-from ocrstore.inspection.freshness import (
-    Freshness,
+from ocrstore.inspection.integrity import Integrity, check_headers
+from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
+from ocrstore.inspection.source_status import (
+    SourceStatus,
     build_problems,
-    check_freshness,
+    check_source_status,
     source_record,
 )
-from ocrstore.inspection.integrity import Integrity, check_headers
-from ocrstore.inspection.measures import measure, view_boxes
 from ocrstore.inspection.views import StoredView, views_of
 from ocrstore.store import Store
-from ocrstore.summary import Summary, summarize
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSummary:
+    """One column's spec and cost."""
+
+    name: str
+    spec: Column
+    stored_nbytes: int
+    decoded_nbytes: int
+    min_shape: tuple[int, ...]
+    max_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Facts about one generation of a store."""
+
+    path: str
+    nbytes: int
+    format_version: str
+    generation: int
+    generations: tuple[int, ...]
+    samples: int
+    fingerprint: str
+    columns: tuple[ColumnSummary, ...]
+    attributes: dict[str, str]
+    history: tuple[dict[str, Any], ...]
+    resident_nbytes: int | None
+    """Bytes in the page cache; None where the system does not tell."""
+
+    @property
+    def live_nbytes(self) -> int:
+        """Bytes of the rows of this generation."""
+        return sum(column.stored_nbytes for column in self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe everything in JSON terms."""
+        return {
+            "path": self.path,
+            "nbytes": self.nbytes,
+            "format": self.format_version,
+            "generation": self.generation,
+            "generations": list(self.generations),
+            "samples": self.samples,
+            "fingerprint": self.fingerprint,
+            "columns": [
+                {
+                    "name": column.name,
+                    **column.spec.to_json(),
+                    "stored_nbytes": column.stored_nbytes,
+                    "decoded_nbytes": column.decoded_nbytes,
+                    "min_shape": list(column.min_shape),
+                    "max_shape": list(column.max_shape),
+                }
+                for column in self.columns
+            ],
+            "attributes": self.attributes,
+            "history": list(self.history),
+            "live_nbytes": self.live_nbytes,
+            "resident_nbytes": self.resident_nbytes,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +109,8 @@ class Facts:
     """What the build recorded about its source."""
     decoders: Mapping[str, str]
     problems: Mapping[str, int]
-    freshness: Freshness
+    source_status: SourceStatus | None
+    """None where the source was not looked at."""
     integrity: Integrity
     unfinished: Unfinished | None
     """What was begun and is not published; it is no part of the store yet."""
@@ -61,7 +124,10 @@ class Facts:
             ),
             "polygons": None if self.polygons is None else asdict(self.polygons),
             "views": [view.to_json() for view in self.views],
-            "source": {**self.source, **self.freshness.to_json()},
+            "source": {
+                **self.source,
+                **(self.source_status.to_json() if self.source_status else {}),
+            },
             "decoders": dict(self.decoders),
             "problems": dict(self.problems),
             "integrity": {"ok": self.integrity.ok, **asdict(self.integrity)},
@@ -69,8 +135,13 @@ class Facts:
         }
 
 
-def gather_facts(store: Store, *, images: Path | None = None) -> Facts:
-    """Gather the facts from manifest, index, extent headers and the source folder's listing."""
+def gather_facts(store: Store, *, source: Path | None = None, check_source: bool = True) -> Facts:
+    """Gather the facts from manifest, index, extent headers and the source's files.
+
+    Args:
+        source: the folder of pictures, to be listed; see `check_source_status`.
+        check_source: whether to look at the source at all.
+    """
     views = views_of(store)
     build = store.metadata.get("build")
     decoders = build.get("decoders") if isinstance(build, Mapping) else None
@@ -81,7 +152,7 @@ def gather_facts(store: Store, *, images: Path | None = None) -> Facts:
         source=source_record(store),
         decoders=decoders if isinstance(decoders, Mapping) else {},
         problems=build_problems(store)[0],
-        freshness=check_freshness(store, images=images),
+        source_status=check_source_status(store, source=source) if check_source else None,
         integrity=check_headers(store),
         unfinished=find_unfinished(store.path),
     )
@@ -90,18 +161,52 @@ def gather_facts(store: Store, *, images: Path | None = None) -> Facts:
 def _count_polygons(store: Store, views: tuple[StoredView, ...]) -> Polygons | None:
     if "polygons" not in store.snapshot.index.attributes.names:
         return None
-    measures = measure(store)
+    stats = measure_polygons(store)
     too_small: dict[str, int] = {}
     for view in views:
         if not {"prob_map", "thresh_map", "prob_mask", "thresh_mask"} & view.columns.keys():
             continue
-        sizes = view_boxes(measures, view, store)
+        sizes = view_boxes(stats, view, store)
         if sizes is not None:
-            small = (sizes < view.min_size).any(axis=1) & ~measures.ignored
+            small = (sizes < view.min_size).any(axis=1) & ~stats.ignored
             too_small[view.name] = int(small.sum())
     return Polygons(
-        total=len(measures.owner),
-        ignored=int(measures.ignored.sum()),
+        total=len(stats.owner),
+        ignored=int(stats.ignored.sum()),
         too_small=too_small,
-        samples_without=int(np.count_nonzero(measures.counts == 0)),
+        samples_without=int(np.count_nonzero(stats.counts == 0)),
+    )
+
+
+def summarize(store: Store) -> Summary:
+    """Gather the facts; no payload is read."""
+    snapshot = store.snapshot
+    manifest = snapshot.manifest
+    return Summary(
+        path=str(store.path),
+        nbytes=snapshot.mapping.nbytes,
+        format_version=".".join(map(str, manifest.version)),
+        generation=store.generation,
+        generations=tuple(store.generations),
+        samples=len(store),
+        fingerprint=store.fingerprint,
+        columns=tuple(_summarize_column(store, name) for name in store.columns),
+        attributes={field.name: str(field.type) for field in snapshot.index.attributes},
+        history=tuple(dict(entry) for entry in store.history),
+        resident_nbytes=snapshot.mapping.resident_nbytes(),
+    )
+
+
+def _summarize_column(store: Store, name: str) -> ColumnSummary:
+    column = store[name]
+    shapes = column.shapes.astype(np.int64)
+    decoded = int(shapes.prod(axis=1).sum()) * column.spec.numpy_dtype.itemsize
+    ends = (shapes.min(axis=0), shapes.max(axis=0)) if len(shapes) else ((), ())
+    return ColumnSummary(
+        name,
+        column.spec,
+        int(column.nbytes.sum()),
+        decoded,
+        tuple(int(size) for size in ends[0]),
+        tuple(int(size) for size in ends[1]),
     )

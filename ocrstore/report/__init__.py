@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ocrstore.errors import OCRStoreError, WriteError
 from ocrstore.inspection.facts import gather_facts
-from ocrstore.inspection.freshness import build_problems
-from ocrstore.inspection.measures import measure, view_boxes
+from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
+from ocrstore.inspection.source_status import build_problems
 from ocrstore.inspection.views import views_of
 from ocrstore.store import Store
 
@@ -28,21 +28,20 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
             "a report has pictures in it, which need OpenCV; pip install 'ocrstore[build]'"
         ) from exc
     from ocrstore.report import page as pages
-    from ocrstore.report.choosing import choose_varied
+    from ocrstore.report.contact_sheet import choose_varied, contact_sheet
     from ocrstore.report.distributions import Limit, distributions
-    from ocrstore.report.sheet import contact_sheet
     from ocrstore.report.suspects import find_suspects
 
-    facts = gather_facts(store)
-    measures = measure(store)
+    facts = gather_facts(store, check_source=False)
+    stats = measure_polygons(store)
     views = views_of(store)
     view = views[0] if views else None
     limit = None
     if view is not None:
-        limit = Limit(view.name, view.min_size, view_boxes(measures, view, store))
-    found = find_suspects(store, measures, limit)
+        limit = Limit(view.name, view.min_size, view_boxes(stats, view, store))
+    found = find_suspects(store, stats, limit)
     counts, first = build_problems(store)
-    rows = choose_varied(measures, samples)
+    rows = choose_varied(stats, samples)
     sheet = contact_sheet(store, rows, view, {suspect.row: suspect for suspect in found})
     shown = "" if len(rows) == len(store) else f" ({len(rows)} of {len(store):,})"
     sections = [
@@ -50,7 +49,7 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
         (
             "distributions",
             "Distributions",
-            pages.distributions_section(list(distributions(measures, limit))),
+            pages.distributions_section(list(distributions(stats, limit))),
         ),
         (
             "suspects",

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.inspection.measures import Measures
+from ocrstore.inspection.polygon_stats import PolygonStats
 from ocrstore.report.charts import (
     Bar,
+    Markup,
     bars,
     bubbles,
     half_octave_edges,
@@ -19,7 +20,6 @@ from ocrstore.report.charts import (
     percent,
     stacked,
 )
-from ocrstore.report.markup import Markup
 
 Floats = npt.NDArray[np.float64]
 _TURNS = {
@@ -53,21 +53,21 @@ class Limit:
     """(polygons, 2): box width and height in the view; None where nobody can tell."""
 
 
-def distributions(measures: Measures, limit: Limit | None) -> Iterator[Distribution]:
+def distributions(stats: PolygonStats, limit: Limit | None) -> Iterator[Distribution]:
     """Yield what can be said about a store's pictures and polygons, from the index alone."""
-    if measures.has_sizes:
-        yield _picture_sizes(measures)
-    if measures.has_polygons:
-        yield from _text_heights(measures, limit)
-        yield _per_picture(measures)
-        yield _ignored(measures, limit)
-    if measures.has_sizes:
-        yield _picture_aspects(measures)
-    if measures.has_polygons:
-        yield _polygon_aspects(measures)
-        yield _text_directions(measures)
-    if measures.has_sizes:
-        yield _orientations(measures)
+    if stats.has_sizes:
+        yield _picture_sizes(stats)
+    if stats.has_polygons:
+        yield from _text_heights(stats, limit)
+        yield _per_picture(stats)
+        yield _ignored(stats, limit)
+    if stats.has_sizes:
+        yield _picture_aspects(stats)
+    if stats.has_polygons:
+        yield _polygon_aspects(stats)
+        yield _text_directions(stats)
+    if stats.has_sizes:
+        yield _orientations(stats)
 
 
 def shorter_sides(sizes: Floats) -> Floats:
@@ -75,8 +75,8 @@ def shorter_sides(sizes: Floats) -> Floats:
     return np.asarray(sizes.min(axis=1))
 
 
-def _picture_sizes(measures: Measures) -> Distribution:
-    wide, high = measures.width, measures.height
+def _picture_sizes(stats: PolygonStats) -> Distribution:
+    wide, high = stats.width, stats.height
     step = 1 if len(np.unique(np.stack([wide, high]), axis=1).T) <= 400 else _round_step(wide, high)
     pairs = np.stack([wide // step * step, high // step * step])
     unique, counts = np.unique(pairs, axis=1, return_counts=True)
@@ -97,9 +97,9 @@ def _round_step(wide: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> int
     return max(1, int(max(wide.max(), high.max())) // 60)
 
 
-def _text_heights(measures: Measures, limit: Limit | None) -> Iterator[Distribution]:
-    counted = ~measures.ignored
-    before = shorter_sides(measures.box_sizes)[counted]
+def _text_heights(stats: PolygonStats, limit: Limit | None) -> Iterator[Distribution]:
+    counted = ~stats.ignored
+    before = shorter_sides(stats.box_sizes)[counted]
     known = limit is not None and limit.sizes is not None
     anchor = limit.pixels if limit is not None and limit.pixels > 0 else 8.0
     after = (
@@ -157,8 +157,8 @@ def _height_chart(
     return bars(bins, ticks, label=f"Text heights {name}", line=-low if warn else None)
 
 
-def _per_picture(measures: Measures) -> Distribution:
-    counts = measures.counts
+def _per_picture(stats: PolygonStats) -> Distribution:
+    counts = stats.counts
     top = int(counts.max())
     step = max(1, -(-(top + 1) // 24))
     found = np.bincount(counts // step)
@@ -183,17 +183,17 @@ def _per_picture(measures: Measures) -> Distribution:
     )
 
 
-def _ignored(measures: Measures, limit: Limit | None) -> Distribution:
-    ignored = int(measures.ignored.sum())
-    total = len(measures.ignored)
+def _ignored(stats: PolygonStats, limit: Limit | None) -> Distribution:
+    ignored = int(stats.ignored.sum())
+    total = len(stats.ignored)
     parts = [("counted", total - ignored, "counted"), ("ignored by the source", ignored, "ignored")]
     if limit is not None and limit.sizes is not None:
         with np.errstate(invalid="ignore"):
-            small = int(((limit.sizes < limit.pixels).any(axis=1) & ~measures.ignored).sum())
+            small = int(((limit.sizes < limit.pixels).any(axis=1) & ~stats.ignored).sum())
         parts[0] = ("counted", total - ignored - small, "counted")
         parts.append((f"under {limit.pixels:g} px in view {limit.view}", small, "warned"))
-    per = np.bincount(measures.owner[measures.ignored], minlength=measures.samples)
-    whole = int(((per == measures.counts) & (measures.counts > 0)).sum())
+    per = np.bincount(stats.owner[stats.ignored], minlength=stats.samples)
+    whole = int(((per == stats.counts) & (stats.counts > 0)).sum())
     sentence = f"The source ignores {percent(ignored, total)} of {total:,} polygons" + (
         f"; in {whole:,} picture{'s' * (whole > 1)} it ignores every one." if whole else "."
     )
@@ -219,20 +219,20 @@ def _aspect_chart(ratios: Floats, label: str) -> Markup:
     return bars(bins, ticks, label=label)
 
 
-def _picture_aspects(measures: Measures) -> Distribution:
+def _picture_aspects(stats: PolygonStats) -> Distribution:
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = measures.width / measures.height
-    upright = int((measures.height > measures.width).sum())
+        ratios = stats.width / stats.height
+    upright = int((stats.height > stats.width).sum())
     sentence = (
-        f"{percent(upright, measures.samples)} are higher than wide. Width to height, "
+        f"{percent(upright, stats.samples)} are higher than wide. Width to height, "
         f"median {np.nanmedian(ratios):.2f}."
     )
     chart = _aspect_chart(ratios, "Width to height of pictures")
     return Distribution("Aspect ratios of pictures", sentence, chart)
 
 
-def _polygon_aspects(measures: Measures) -> Distribution:
-    sizes = measures.box_sizes
+def _polygon_aspects(stats: PolygonStats) -> Distribution:
+    sizes = stats.box_sizes
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = sizes[:, 0] / sizes[:, 1]
     finite = ratios[np.isfinite(ratios)]
@@ -242,8 +242,8 @@ def _polygon_aspects(measures: Measures) -> Distribution:
     return Distribution("Aspect ratios of polygons", sentence, chart)
 
 
-def _text_directions(measures: Measures) -> Distribution:
-    angles = text_angles(measures)
+def _text_directions(stats: PolygonStats) -> Distribution:
+    angles = text_angles(stats)
     found = angles[np.isfinite(angles)]
     # 10 degrees a bin, the middle one around the horizontal
     counts = np.bincount((np.clip(found + 95, 0, 189.9) // 10).astype(np.int64), minlength=19)
@@ -256,34 +256,34 @@ def _text_directions(measures: Measures) -> Distribution:
     )
 
 
-def text_angles(measures: Measures) -> Floats:
+def text_angles(stats: PolygonStats) -> Floats:
     """Return the angle of each polygon's longest edge, -90 to 90 degrees, rising text positive."""
-    lengths = np.diff(measures.ends, prepend=0)
+    lengths = np.diff(stats.ends, prepend=0)
     angles = np.full(len(lengths), np.nan)
-    if not len(measures.points):
+    if not len(stats.points):
         return angles
-    following = np.arange(1, len(measures.points) + 1)
-    last = measures.ends[lengths > 0] - 1
-    following[last] = (measures.ends - lengths)[lengths > 0]
-    edges = measures.points[following] - measures.points
+    following = np.arange(1, len(stats.points) + 1)
+    last = stats.ends[lengths > 0] - 1
+    following[last] = (stats.ends - lengths)[lengths > 0]
+    edges = stats.points[following] - stats.points
     polygon = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((np.hypot(edges[:, 0], edges[:, 1]), polygon))
-    longest = edges[order[measures.ends[lengths > 0] - 1]]
+    longest = edges[order[stats.ends[lengths > 0] - 1]]
     turned = np.degrees(np.arctan2(-longest[:, 1], longest[:, 0]))
     turned = np.where(turned > 90, turned - 180, np.where(turned < -90, turned + 180, turned))
     angles[lengths > 0] = turned
     return angles
 
 
-def _orientations(measures: Measures) -> Distribution:
-    values, counts = np.unique(measures.orientation, return_counts=True)
+def _orientations(stats: PolygonStats) -> Distribution:
+    values, counts = np.unique(stats.orientation, return_counts=True)
     rows = [
         (_TURNS.get(int(value), f"{value}: unknown"), int(count), False)
         for value, count in zip(values, counts)
     ]
-    turned = int((measures.orientation != 1).sum())
+    turned = int((stats.orientation != 1).sum())
     sentence = (
-        f"{turned:,} pictures ({percent(turned, measures.samples)}) were turned upright."
+        f"{turned:,} pictures ({percent(turned, stats.samples)}) were turned upright."
         if turned
         else "No picture had to be turned upright."
     )

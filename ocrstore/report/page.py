@@ -8,15 +8,13 @@ from typing import Any
 
 from ocrstore.errors import CorruptStoreError, DecodeError
 from ocrstore.inspection.facts import Facts
-from ocrstore.inspection.sample import sample_facts
+from ocrstore.inspection.sample_facts import sample_facts
 from ocrstore.inspection.views import recipe_in_words
-from ocrstore.report.charts import percent
+from ocrstore.report.charts import Markup, join, percent, tag
+from ocrstore.report.contact_sheet import make_thumbnail, outlines
 from ocrstore.report.distributions import Distribution
-from ocrstore.report.markup import Markup, join, tag
-from ocrstore.report.sheet import outlines
 from ocrstore.report.suspects import KINDS as SUSPICIONS
 from ocrstore.report.suspects import Suspect, count_kinds
-from ocrstore.report.thumbnails import make_thumbnail
 from ocrstore.store import Store
 from ocrstore.version import __version__
 

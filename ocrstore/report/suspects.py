@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.inspection.measures import Measures
+from ocrstore.inspection.polygon_stats import PolygonStats
 from ocrstore.report.distributions import Limit, shorter_sides
 from ocrstore.store import Store
 
@@ -49,7 +49,7 @@ class Suspect:
     reasons: list[str] = field(default_factory=list)
 
 
-def find_suspects(store: Store, measures: Measures, limit: Limit | None) -> list[Suspect]:
+def find_suspects(store: Store, stats: PolygonStats, limit: Limit | None) -> list[Suspect]:
     """Return the suspicious samples, the worst first; from the index alone."""
     found: dict[int, Suspect] = {}
 
@@ -65,22 +65,22 @@ def find_suspects(store: Store, measures: Measures, limit: Limit | None) -> list
         add(row, "duplicate", f"the same picture as {others}", len(twins))
     if "polygons" not in store.snapshot.index.attributes.names:
         return _ranked(found)
-    for row in np.flatnonzero(measures.counts == 0).tolist():
-        if measures.annotated[row]:
+    for row in np.flatnonzero(stats.counts == 0).tolist():
+        if stats.annotated[row]:
             add(row, "no-polygons", "no polygons")
         else:
             add(row, "no-annotation", "no annotation")
-    outside, sticking = _outside(measures)
+    outside, sticking = _outside(stats)
     for kind, flags, words in (
         ("outside", outside, "outside of the picture"),
-        ("no-area", _without_area(measures), "without an area"),
+        ("no-area", _without_area(stats), "without an area"),
         ("sticks-out", sticking, "stick out of the picture"),
     ):
-        for row, times in Counter(measures.owner[flags].tolist()).items():
+        for row, times in Counter(stats.owner[flags].tolist()).items():
             noun = "polygon" if times == 1 else "polygons"
             verb = words.replace("stick ", "sticks ") if times == 1 else words
             add(row, kind, f"{times} {noun} {verb}", times)
-    _add_tiny(measures, limit, add)
+    _add_tiny(stats, limit, add)
     return _ranked(found)
 
 
@@ -115,13 +115,13 @@ def _duplicates(store: Store) -> dict[int, list[str]]:
     }
 
 
-def _outside(measures: Measures) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    none = np.zeros(len(measures.owner), np.bool_)
-    if not measures.has_sizes:
+def _outside(stats: PolygonStats) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    none = np.zeros(len(stats.owner), np.bool_)
+    if not stats.has_sizes:
         return none, none
-    left, top, right, bottom = measures.boxes.T
-    wide = measures.width[measures.owner]
-    high = measures.height[measures.owner]
+    left, top, right, bottom = stats.boxes.T
+    wide = stats.width[stats.owner]
+    high = stats.height[stats.owner]
     wholly = (right <= 0) | (bottom <= 0) | (left >= wide) | (top >= high)
     partly = (
         (left < -_MARGIN) | (top < -_MARGIN) | (right > wide + _MARGIN) | (bottom > high + _MARGIN)
@@ -129,22 +129,22 @@ def _outside(measures: Measures) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.
     return wholly, partly & ~wholly
 
 
-def _without_area(measures: Measures) -> npt.NDArray[np.bool_]:
-    sizes = measures.box_sizes
+def _without_area(stats: PolygonStats) -> npt.NDArray[np.bool_]:
+    sizes = stats.box_sizes
     return np.asarray(~(sizes > 0).all(axis=1))  # NaN: a polygon without points
 
 
-def _add_tiny(measures: Measures, limit: Limit | None, add: object) -> None:
+def _add_tiny(stats: PolygonStats, limit: Limit | None, add: object) -> None:
     assert callable(add)
     pixels = limit.pixels if limit is not None else 8.0
-    sizes = limit.sizes if limit is not None and limit.sizes is not None else measures.box_sizes
+    sizes = limit.sizes if limit is not None and limit.sizes is not None else stats.box_sizes
     place = f"in view {limit.view}" if limit is not None and limit.sizes is not None else ""
-    counted = ~measures.ignored
+    counted = ~stats.ignored
     tall = counted & (shorter_sides(sizes) >= pixels)
-    number = np.bincount(measures.owner[counted], minlength=measures.samples)
-    large = np.bincount(measures.owner[tall], minlength=measures.samples)
+    number = np.bincount(stats.owner[counted], minlength=stats.samples)
+    large = np.bincount(stats.owner[tall], minlength=stats.samples)
     for row in np.flatnonzero((number > 0) & (large == 0)).tolist():
         words = "its only polygon" if number[row] == 1 else f"all {number[row]} polygons"
         add(row, "tiny-text", f"{words} under {pixels:g} px {place}".rstrip())
-    for row in np.flatnonzero((number == 0) & (measures.counts > 0)).tolist():
-        add(row, "all-ignored", f"all {measures.counts[row]} polygons ignored")
+    for row in np.flatnonzero((number == 0) & (stats.counts > 0)).tolist():
+        add(row, "all-ignored", f"all {stats.counts[row]} polygons ignored")

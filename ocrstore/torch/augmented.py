@@ -21,6 +21,7 @@ import torch
 
 from ocrstore.buffers import BufferPool
 from ocrstore.errors import OCRStoreError, SchemaError, StoreChangedError
+from ocrstore.stopwatch import lap
 from ocrstore.torch.annotations import Annotation, polygons_in_view, raw_size
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory.address_range import map_run
@@ -75,10 +76,14 @@ class AugmentedView:
             annotation = view.index_reader.annotation(row)
             if not self._whole:
                 annotation = annotation._replace(polygons=polygons_in_view(view, row))
-            made = self._augment(self._picture(row), annotation, row=number)
+            lap("sample")
+            picture = self._picture(row)
+            lap("picture")
+            made = self._augment(picture, annotation, row=number)
             # a transform that does not write to the picture has drawn into memory of its own
             copied = _copy(made.image) if self._augment.writes else made.image
             computed = Computed(image=copied)
+            lap("sample")
             computed.update(self._draw(made.image.shape, made.annotation))
         except StoreChangedError:
             raise  # not the fault of the transform
@@ -132,11 +137,14 @@ class AugmentedView:
             shape[1],
             params=self._map_params(),
         )
+        lap("maps")
         drawn = {name: getattr(maps, name) for name in self._maps}
-        return {
+        converted = {
             name: _to_float16(array) if array.dtype == np.float32 else array
             for name, array in drawn.items()
         }
+        lap("float16")
+        return converted
 
     def _map_params(self) -> MapParams:
         if self._params is None:
@@ -216,7 +224,9 @@ class Augmentation:
         corners = _CORNERS * np.array((width, height), np.float32)
         points = np.concatenate([*annotation.polygons, corners], dtype=np.float32)
         self._generators.seed((_random_number(), row, _rank()))
+        lap("sample")
         result = self.transform(image=image, keypoints=points)
+        lap("composition")
         if "keypoints" not in result:
             raise SchemaError("the transform returned no keypoints, so no maps can be drawn")
         moved = np.asarray(result["keypoints"], np.float64).reshape(-1, 2)

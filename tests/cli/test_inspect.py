@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ocrstore
 from ocrstore import cli
+from ocrstore.inspection import source_status
+from ocrstore.inspection.facts import gather_facts
+from ocrstore.report import make_report
 from tests.drawn import HOSTILE, bare_store, build_drawn
 
 
@@ -55,7 +59,7 @@ def test_one_screen_answers_everything(run, built):
         "7, 1.2 a sample, 2 ignored (29%), 2 more under 8 px in view 64; 2 samples without any",
         f"{built.parent}/images",
         f"annotations in {built.parent}/gt",
-        "unchanged since the build (7 pictures)",
+        "unchanged since the build (6 pictures); new pictures were not looked for",
         "1 bad-picture",
         "Longest side scaled to 64, linear resampling",
         ocrstore.open(built).metadata["views"]["64"]["fingerprint"],
@@ -138,19 +142,101 @@ def test_the_source_is_newer(run, own):
 
 
 def test_annotations_written_since(run, tmp_path):
-    """An annotation file that is younger than the build makes the source newer."""
+    """An annotation file that is younger than the build makes the source newer, with --source."""
     store = build_drawn(tmp_path)
     path = tmp_path / "gt" / "gt_b.txt"
     later = path.stat().st_mtime_ns + 10**9
     os.utime(path, ns=(later, later))
-    code, out, _ = run(store)
+    code, out, _ = run(store, "--source", tmp_path / "images")
     assert code == 0 and "annotations written since" in out
+    assert "unchanged since the build" in run(store)[1]  # no folder is listed that was not named
+    build_drawn(tmp_path)
+    code, out, _ = run(store, "--source", tmp_path / "images")
+    assert "unchanged since the build" in out
+
+
+def test_only_files_of_the_index_are_looked_up(run, tmp_path, monkeypatch):
+    """A manifest that names / as its source opens no folder; new pictures are not looked for."""
+    path = tmp_path / "a.ocrs"
+    metadata = {
+        "build": {"source": {"images": "/", "annotations": "/", "annotations_mtime_ns": 1}},
+        "views": {"64": {"recipe": {"size": [64, 64]}, "columns": {}}},
+    }
+    passwd = Path("/etc/passwd").stat()
+    facts = {"source_nbytes": passwd.st_size, "source_mtime_ns": passwd.st_mtime_ns}
+    with ocrstore.create(path, {"a": ocrstore.Column("int8", (2,))}, metadata=metadata) as writer:
+        for key in ("etc/passwd", "../etc/passwd", "/etc/passwd", "etc", "no/such"):
+            writer.append(key, {"a": np.zeros(2, np.int8)}, attributes=facts)
+    opened = []
+    scandir = os.scandir
+
+    def watched(folder="."):
+        opened.append(os.fspath(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", watched)
+    source = json.loads(run(path, "--json")[1])["source"]
+    assert opened == []
+    assert (source["state"], source["listed"], source["pictures"]) == ("newer", False, 1)
+    assert source["gone"] == ["etc", "no/such"]  # a folder is no picture
+    assert "new pictures were not looked for" in " ".join(run(path)[1].split())
+    (tmp_path / "empty").mkdir()
+    run(path, "--source", tmp_path / "empty")
+    assert str(tmp_path / "empty") in opened
+
+
+def test_a_report_looks_at_no_source(built, monkeypatch):
+    """A report says nothing about the source, so it does not look at it."""
+    monkeypatch.setattr(source_status, "_named_files", None)
+    with ocrstore.open(built) as store:
+        assert gather_facts(store, check_source=False).source_status is None
+        make_report(store, samples=1)
+
+
+def test_only_so_many_files_are_looked_up(own, monkeypatch):
+    """The number of files is bounded, whatever the index says."""
+    monkeypatch.setattr(source_status, "LIMIT", 2)
+    with ocrstore.open(own) as store:
+        assert source_status.check_source_status(store).pictures == 2
+
+
+def test_a_touched_picture_is_not_changed(run, own, monkeypatch):
+    """Where only the time differs the bytes decide, as in a build; up to a limit of bytes."""
+    images = own.parent / "images"
+    picture = images / "a.jpg"
+
+    def changed():
+        return json.loads(run(own, "--source", images, "--json")[1])["source"]["changed"]
+
+    os.utime(picture, ns=(1, 1))
+    assert changed() == []
+    monkeypatch.setattr(source_status, "READ_LIMIT", 100)
+    assert changed() == ["a.jpg"]
+    monkeypatch.setattr(source_status, "READ_LIMIT", 10**6)
+    data = bytearray(picture.read_bytes())
+    data[-1] ^= 1
+    picture.write_bytes(data)
+    assert changed() == ["a.jpg"]
+
+
+def test_a_removed_bad_picture_is_forgotten(run, tmp_path):
+    """A build that changes no sample still records that a bad picture is gone."""
+    store = build_drawn(tmp_path)
+    assert json.loads(run(store, "--json")[1])["problems"]["bad-picture"] == 1
+    (tmp_path / "images" / "broken.jpg").unlink()
+    before = ocrstore.open(store).fingerprint
+    build_drawn(tmp_path)
+    assert "bad-picture" not in json.loads(run(store, "--json")[1])["problems"]
+    assert ocrstore.open(store).fingerprint == before
+    written = store.read_bytes()
+    build_drawn(tmp_path)
+    assert store.read_bytes() == written  # and nothing more is written after that
 
 
 def test_a_source_that_has_gone(run, own):
     """A folder that is not there is said to be missing, not to be newer."""
     code, out, _ = run(own, "--source", own.parent / "nowhere")
-    assert code == 0 and "not there any more" in out
+    assert code == 0 and "folder not found" in out
 
 
 def test_a_store_without_a_build(run, tmp_path):
@@ -162,7 +248,6 @@ def test_a_store_without_a_build(run, tmp_path):
     assert facts["polygons"] is None and facts["views"] == []
     assert facts["source"]["state"] == "unknown"
     assert run(store, "s1")[0] == 0
-    assert run(store, "s1", "--picture")[0] == 0  # none to show, none shown
 
 
 def test_metadata_of_others_does_no_harm(run, tmp_path):
@@ -196,12 +281,28 @@ def test_an_unknown_sample(run, built):
     assert code == 2 and "'a.jpg'" in err
 
 
-def test_a_picture_only_where_it_is_asked_for(run, built):
-    """Not into a pipe by default; with --picture in true colours, polygons drawn."""
-    code, out, _ = run(built, "a.jpg", "--picture")
-    assert code == 0 and "▀" in out and "38;2;" in out
-    assert "0;230;118" in out and "255;82;82" in out  # polygons that count, and an ignored one
-    assert run(built, "--picture")[0] == 2
+@pytest.mark.parametrize(
+    ("environment", "printed"),
+    [
+        ({}, False),  # a pipe
+        ({"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLORTERM": "truecolor"}, True),
+        ({"FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False),
+    ],
+    ids=["pipe", "terminal", "NO_COLOR", "dumb"],
+)
+def test_a_picture_only_where_there_are_colours(run, built, monkeypatch, environment, printed):
+    """Half blocks with the polygons drawn, in a terminal that has colours; nothing elsewhere."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = run(built, "a.jpg")
+    assert code == 0 and ("▀" in out) == printed
+    if printed:
+        assert "38;2;" in out
+        assert "0;230;118" in out and "255;82;82" in out  # a polygon that counts, an ignored one
+        assert "▀" not in run(built, "a.jpg", "--no-picture")[1]
 
 
 def test_keys_and_texts_are_no_markup(run, tmp_path):

@@ -18,7 +18,7 @@ import ocrstore
 from ocrstore import cli
 from ocrstore.errors import OCRStoreError, WriteError
 from ocrstore.report import make_report, write_report
-from ocrstore.report.markup import Markup, escape, tag
+from ocrstore.report.charts import Markup, escape, tag
 from tests.drawn import HOSTILE, bare_store, build_drawn
 
 VOID = {"meta", "img", "input", "br", "hr", "link"}
@@ -341,7 +341,7 @@ def test_inspect_needs_the_core_only(built):
         f"for name in {heavy!r}: sys.modules[name] = None\n"
         "from ocrstore.cli import main\n"
         "store = sys.argv[1]\n"
-        "for extra in [], ['a.jpg', '--picture'], ['--full'], ['--diff', store]:\n"
+        "for extra in [], ['a.jpg'], ['--full'], ['--diff', store]:\n"
         "    sys.argv = ['ocrstore', 'inspect', store, *extra]\n"
         "    try: main()\n"
         "    except SystemExit as exc: assert exc.code == 0, extra\n"
@@ -351,8 +351,10 @@ def test_inspect_needs_the_core_only(built):
         capture_output=True,
         encoding="utf-8",
         cwd=Path(__file__).parents[2],
+        env={**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"},  # so the picture, too
     )
     assert done.returncode == 0, done.stderr
+    assert "▀" in done.stdout
 
 
 def test_markup_escapes_what_is_not_markup():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.inspection.measures import measure, view_boxes
+from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.views import recipe_in_words, views_of
 from ocrstore.maps import draw_maps
 from ocrstore.report.charts import half_octaves, nice_ceiling, percent
-from ocrstore.report.choosing import choose_varied
+from ocrstore.report.contact_sheet import choose_varied
 from ocrstore.report.distributions import text_angles
 from ocrstore.report.suspects import count_kinds, find_suspects
 from tests.drawn import build_drawn
@@ -39,7 +39,7 @@ def test_measures(tmp_path):
     """Counts, owners and boxes, with samples and polygons that have nothing in between."""
     polygons = [[box(1, 2, 30, 10)], [], [box(0, 0, 5, 5), [], [(9, 1), (3, 7), (4, 20)]]]
     with store_of(tmp_path / "a.ocrs", polygons) as store:
-        found = measure(store)
+        found = measure_polygons(store)
     assert found.counts.tolist() == [1, 0, 3] and found.owner.tolist() == [0, 2, 2, 2]
     assert found.boxes[0].tolist() == [1, 2, 31, 12]
     assert np.isnan(found.boxes[2]).all() and found.boxes[3].tolist() == [3, 1, 9, 20]
@@ -50,7 +50,7 @@ def test_the_limit_is_the_one_of_the_maps(tmp_path):
     """Polygons counted as too small are exactly those that drawing the maps ignores."""
     store_path = build_drawn(tmp_path)
     with ocrstore.open(store_path) as store:
-        found, view = measure(store), views_of(store)[0]
+        found, view = measure_polygons(store), views_of(store)[0]
         small = (view_boxes(found, view, store) < view.min_size).any(axis=1)
         for number, row in enumerate(found.owner.tolist()):
             scale = 64 / max(found.width[row], found.height[row])
@@ -65,7 +65,7 @@ def test_the_limit_is_the_one_of_the_maps(tmp_path):
 def test_sizes_in_a_view_of_any_geometry(tmp_path):
     """Where a recipe does not say the scale, the stored matrices do."""
     with ocrstore.open(build_drawn(tmp_path)) as store:
-        found, view = measure(store), views_of(store)[0]
+        found, view = measure_polygons(store), views_of(store)[0]
         from_recipe = view_boxes(found, view, store)
         unknown = type(view)(view.name, {"geometry": "pipeline"}, "", view.columns, True)
         from_matrices = view_boxes(found, unknown, store)
@@ -79,7 +79,7 @@ def test_angles(tmp_path):
     rising = [(0, 50), (40, 10), (44, 14), (4, 54)]
     polygons = [[box(0, 0, 40, 10), box(0, 0, 10, 40), rising, rising[::-1], []]]
     with store_of(tmp_path / "a.ocrs", polygons) as store:
-        angles = text_angles(measure(store))
+        angles = text_angles(measure_polygons(store))
     assert np.abs(angles[:4]).round().tolist() == [0, 90, 45, 45] and angles[2] > 0 < angles[3]
     assert np.isnan(angles[4])
 
@@ -127,7 +127,7 @@ def test_suspects(tmp_path):
     with store_of(
         tmp_path / "a.ocrs", polygons, ignored=ignored, annotated=annotated, source_hash=hashes
     ) as store:
-        found = find_suspects(store, measure(store), None)
+        found = find_suspects(store, measure_polygons(store), None)
     kinds = {suspect.key: suspect.kinds for suspect in found}
     assert kinds == {
         "s9": ["duplicate"],
@@ -150,7 +150,7 @@ def test_the_sheet_shows_variety(tmp_path):
     polygons[37] = [box(10, 10, 40, 10)] * 30
     polygons[71] = []
     with store_of(tmp_path / "a.ocrs", polygons) as store:
-        found = measure(store)
+        found = measure_polygons(store)
     rows = choose_varied(found, 10)
     assert len(set(rows)) == 10 and rows == sorted(rows) == choose_varied(found, 10)
     assert {37, 71, 0, 99} <= set(rows)

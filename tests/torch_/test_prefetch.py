@@ -22,6 +22,7 @@ from ocrstore.torch import (
     device,
 )
 from ocrstore.torch.device import BlockingTransfer, Resolve, Transfer, move, stage_for, tensors_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 

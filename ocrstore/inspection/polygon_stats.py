@@ -19,7 +19,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
+class PolygonStats:
     """One entry per sample, or per polygon in the order of the samples."""
 
     samples: int
@@ -58,7 +58,7 @@ class Measures:
         return self.boxes[:, 2:] - self.boxes[:, :2]
 
 
-def measure(store: Store) -> Measures:
+def measure_polygons(store: Store) -> PolygonStats:
     """Measure every polygon; no payload is read. Works for stores that have none."""
     table = store.index
     samples = len(store)
@@ -73,7 +73,7 @@ def measure(store: Store) -> Measures:
     flags = _flat(table, "ignored", names)
     if flags is not None and len(flags) == len(ends):
         ignored = np.array(flags.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
-    return Measures(
+    return PolygonStats(
         samples=samples,
         width=width,
         height=height,
@@ -88,37 +88,37 @@ def measure(store: Store) -> Measures:
     )
 
 
-def view_boxes(measures: Measures, view: StoredView, store: Store) -> Floats | None:
+def view_boxes(stats: PolygonStats, view: StoredView, store: Store) -> Floats | None:
     """Return (polygons, 2): each box's width and height in a view; None if nobody can tell.
 
     Views that scale need the pictures' sizes only; others the stored matrices, which are small.
     """
-    scale = view_scales(measures, view.recipe)
+    scale = view_scales(stats, view.recipe)
     if scale is not None:
-        return measures.box_sizes * scale[measures.owner]
+        return stats.box_sizes * scale[stats.owner]
     name = view.columns.get("inverse_matrix")
-    if name is None or name not in store.columns or not measures.has_polygons:
+    if name is None or name not in store.columns or not stats.has_polygons:
         return None
     inverse = np.asarray(store[name][:]).reshape(-1, 3, 3)
     with np.errstate(all="ignore"):
         forward = np.linalg.inv(inverse)
-        lengths = np.diff(measures.ends, prepend=0)
-        per_point = forward[np.repeat(measures.owner, lengths)]
-        homogeneous = np.concatenate([measures.points, np.ones((len(measures.points), 1))], axis=1)
+        lengths = np.diff(stats.ends, prepend=0)
+        per_point = forward[np.repeat(stats.owner, lengths)]
+        homogeneous = np.concatenate([stats.points, np.ones((len(stats.points), 1))], axis=1)
         moved = np.einsum("nij,nj->ni", per_point, homogeneous)
-        boxes = _boxes(moved[:, :2] / moved[:, 2:], measures.ends)
+        boxes = _boxes(moved[:, :2] / moved[:, 2:], stats.ends)
     return np.asarray(boxes[:, 2:] - boxes[:, :2])
 
 
-def view_scales(measures: Measures, recipe: Mapping[str, Any]) -> Floats | None:
+def view_scales(stats: PolygonStats, recipe: Mapping[str, Any]) -> Floats | None:
     """Return (samples, 2): by what a recipe scales x and y; None for a pipeline."""
     size = recipe.get("size")
     kind = recipe.get("geometry")
-    if not isinstance(size, list) or kind not in ("longest", "stretch") or not measures.has_sizes:
+    if not isinstance(size, list) or kind not in ("longest", "stretch") or not stats.has_sizes:
         return None
     high, wide = (float(side or 0) for side in size)
     with np.errstate(divide="ignore"):
-        scale = np.stack([wide / measures.width, high / measures.height], axis=1)
+        scale = np.stack([wide / stats.width, high / stats.height], axis=1)
     if kind == "longest":
         scale = np.repeat(scale.min(axis=1, keepdims=True), 2, axis=1)
     return np.asarray(scale)

@@ -1,4 +1,4 @@
-"""Pictures made small, and outlines drawn on them, with numpy alone."""
+"""Shrink a picture, draw polygons on it, and print it with two pixels in each character."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
+from rich.color import Color
+from rich.style import Style
+from rich.text import Text
 
 Pixels = npt.NDArray[np.uint8]
 COUNTED, IGNORED = (0, 230, 118), (255, 82, 82)
@@ -13,7 +16,7 @@ COUNTED, IGNORED = (0, 230, 118), (255, 82, 82)
 
 
 def shrink(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Resize by averaging the area under each new pixel; a picture is never enlarged smoothly."""
+    """Resize by averaging the pixels below each new one."""
     rows = _bounds(pixels.shape[0], height)
     columns = _bounds(pixels.shape[1], width)
     # a huge picture is thinned first, so that averaging takes a bounded time
@@ -27,12 +30,10 @@ def shrink(pixels: Pixels, height: int, width: int) -> Pixels:
     return np.asarray((sums + (tall * wide) // 2) // (tall * wide), np.uint8)
 
 
-def fit(
-    size: tuple[int, int], box: tuple[int, int], *, pixel_aspect: float = 1.0
-) -> tuple[int, int]:
-    """Return (height, width) of a picture scaled into a box, never larger than it is."""
+def fit(size: tuple[int, int], box: tuple[int, int]) -> tuple[int, int]:
+    """Return the (height, width) at which a picture fits into a box; it is never enlarged."""
     scale = min(box[0] / size[0], box[1] / size[1], 1.0)
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale * pixel_aspect))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def draw_outlines(
@@ -57,6 +58,19 @@ def draw_outlines(
             inside = (xs >= 0) & (xs < width) & (ys >= 0) & (ys < height)
             drawn[ys[inside], xs[inside]] = IGNORED if skip else COUNTED
     return drawn
+
+
+def to_blocks(pixels: Pixels) -> Text:
+    """Return a picture as half blocks, two pixels in each character."""
+    if pixels.shape[0] % 2:
+        pixels = np.concatenate([pixels, pixels[-1:]])
+    text = Text(no_wrap=True, end="")
+    for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist()):
+        for above, below in zip(upper, lower):
+            style = Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
+            text.append("▀", style)
+        text.append("\n")
+    return text
 
 
 def _bounds(size: int, parts: int) -> npt.NDArray[np.int64]:

@@ -1,0 +1,535 @@
+"""Measure what a training sample costs, step by step, and say what could be baked into the store.
+
+The data set itself runs, as in a DataLoader, and reports its laps (`ocrstore.stopwatch`). Runs with
+and without the stopwatch alternate, so that the sum of the steps can be compared with the loader's
+own cost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.multiprocessing
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ocrstore.determinism import CHOOSING, SEQUENCES, judge
+from ocrstore.errors import OCRStoreError, SchemaError
+from ocrstore.pipeline import compose, make_transform, read_pipeline, to_json
+from ocrstore.stopwatch import measuring
+from ocrstore.torch.dataset import OCRStoreDataset
+
+Clock = Callable[[], tuple[int, int]]
+"""Returns nanoseconds: (elapsed, processor time of all threads of this process)."""
+Kind = Literal["", "bakeable", "fixed", "random", "unfit"]
+"""`bakeable` transforms lead the pipeline and always do the same; `fixed` ones do, too, but follow
+a random one; `unfit` ones make what no view can hold. Empty for what is no transform."""
+Tree = Mapping[str, Any]
+
+SAMPLE, PICTURE = "annotations and record", "picture"
+COMPOSITION, MAPS, FLOAT16, COLLATION = "keypoints", "map drawing", "float16", "collation"
+HANDOVER = "worker to parent"
+_WORDS = {
+    "sample": SAMPLE,
+    "picture": PICTURE,
+    "composition": COMPOSITION,
+    "maps": MAPS,
+    "float16": FLOAT16,
+    "collation": COLLATION,
+}
+"""What the data set's laps are called in the table."""
+
+NEGLIGIBLE = 0.02
+"""A saving below this share of a sample's cost is not worth another file."""
+_VIEW_NBYTES_PER_PIXEL = 3 + 2 * 2 + 2
+"""A view's tensor, two float16 maps, two masks."""
+_HANDED_OVER, _WARM_UP = 24, 8
+"""Batches sent by the worker, and how many of them are not counted."""
+_PAGE = 4096
+
+
+def system_clock() -> tuple[int, int]:
+    """Read the machine's clocks."""
+    return time.perf_counter_ns(), time.process_time_ns()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Milliseconds per sample, medians over the repeats."""
+
+    name: str
+    kind: Kind
+    cpu_ms: float
+    """Processor time of all threads; the truer figure on a machine that has other work."""
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One conclusion."""
+
+    verdict: Literal["bake", "keep", "instead"]
+    text: str
+    saves_cpu_ms: float = 0.0
+    """Per sample."""
+    costs_nbytes: int = 0
+    """On disk, for the whole store."""
+    how: str = ""
+    """What to type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What was measured, and what follows from it."""
+
+    store: str
+    pipeline: str
+    samples: int
+    measured: int
+    repeats: int
+    batch_size: int
+    costs: tuple[Cost, ...]
+    """The steps in the order they run, up to the collated batch."""
+    loader: Cost
+    """The same samples through the data set and torch's collation, without a stopwatch."""
+    handover: Cost
+    """Stacking a batch into shared memory, sending it to the parent and reading it there; replaces
+    the collation where there are workers."""
+    advice: tuple[Advice, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sum_cpu_ms(self) -> float:
+        """Return the processor time of all steps."""
+        return sum(cost.cpu_ms for cost in self.costs)
+
+    @property
+    def deviation(self) -> float:
+        """Return by which part the sum of the steps differs from the loader's own cost."""
+        return self.sum_cpu_ms / self.loader.cpu_ms - 1
+
+    @property
+    def worker_cpu_ms(self) -> float:
+        """Return what a sample costs where workers compute it."""
+        collation = sum(cost.cpu_ms for cost in self.costs if cost.name == COLLATION)
+        return self.sum_cpu_ms - collation + self.handover.cpu_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it in JSON types."""
+        return {**asdict(self), "sum_cpu_ms": self.sum_cpu_ms, "deviation": self.deviation}
+
+
+def profile_store(
+    path: str | os.PathLike[str],
+    *,
+    transform: str | None = None,
+    name: str = "",
+    view: str | None = None,
+    samples: int = 64,
+    repeats: int = 5,
+    batch_size: int = 16,
+    seed: int = 0,
+    clock: Clock = system_clock,
+    progress: Callable[[int, int], None] | None = None,
+) -> Profile:
+    """Measure the steps of training samples of a store.
+
+    Args:
+        transform: a pipeline in canonical JSON (`read_transform`); by default that of
+            `ocrstore train --augment`.
+        name: what to call the pipeline.
+        view: the view whose columns and map parameters are used.
+        samples: how many samples to measure, chosen at random by `seed`.
+        repeats: how often each is measured; the random numbers are the same each time.
+        progress: called with (batches done, batches in all).
+    """
+    stored = OCRStoreDataset(path, view=view)
+    if not len(stored):
+        raise OCRStoreError(f"{os.fspath(path)}: the store has no samples to measure.")
+    if "image" not in stored.views[0].store.columns and "tensor" not in stored.views[0].columns:
+        raise OCRStoreError(
+            f"{os.fspath(path)}: neither pictures (`image`) nor a view (`tensor`) to transform; "
+            f"columns found: {', '.join(stored.views[0].store.columns)}."
+        )
+    steps = StepList(transform or default_pipeline(stored))
+    dataset = OCRStoreDataset(path, view=view, transform=steps.composition)
+    rows = sorted(np.random.default_rng(seed).permutation(len(stored))[:samples].tolist())
+    notes: list[str] = []
+    with torch.random.fork_rng(devices=[]), _one_thread():
+        try:
+            items = dataset.__getitems__(rows[:batch_size])
+            shown = [items[number] for number in range(len(items))]
+            default_collate(items)
+        except SchemaError as exc:
+            if "differ" not in str(exc):
+                raise
+            notes.append("the pipeline makes pictures of several sizes: measured in batches of one")
+            batch_size, shown = 1, shown[:1]
+        batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+        run = _Run(dataset, steps, clock, seed)
+        run.measure(batches, warm_up=True)
+        for repeat in range(repeats):
+            run.measure(batches)
+            if progress is not None:
+                progress(repeat + 1, repeats + 1)
+        handover = _measure_handover(shown, clock)
+    if progress is not None:
+        progress(repeats + 1, repeats + 1)
+    costs = run.costs(len(rows))
+    return Profile(
+        store=os.fspath(path),
+        pipeline=name or ("a pipeline" if transform else "the pipeline of train --augment"),
+        samples=len(stored),
+        measured=len(rows),
+        repeats=repeats,
+        batch_size=batch_size,
+        costs=costs,
+        loader=run.loader(len(rows)),
+        handover=handover,
+        advice=tuple(
+            advise(costs, steps, samples=len(stored), pixels=_pixels(dataset, steps, rows))
+        ),
+        notes=tuple(notes),
+    )
+
+
+def default_pipeline(dataset: OCRStoreDataset) -> str:
+    """Return what `ocrstore train --augment` does to the pictures of a view, in canonical JSON."""
+    from ocrstore.torch.dbnet.augmentation import default_augmentation
+
+    height: int | None = 640
+    width: int | None = 640
+    if "tensor" in dataset.views[0].columns:
+        height, width = dataset.views[0].column("tensor").spec.shape[:2]
+    if height is None or width is None:
+        raise SchemaError("the view has pictures of several sizes: name a pipeline by --transform")
+    return to_json(default_augmentation(height, width))
+
+
+def read_transform(path: Path) -> str:
+    """Read a pipeline saved by albumentations, or the one of a recipe file; canonical JSON."""
+    import yaml
+
+    try:
+        described = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML too
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        raise SchemaError(f"{path}: not a readable pipeline file: {exc}") from exc
+    inner = described.get("pipeline", described) if isinstance(described, Mapping) else None
+    if isinstance(inner, str):
+        return read_pipeline(path.parent / inner)
+    try:
+        return to_json(inner)
+    except SchemaError as exc:
+        raise SchemaError(f"{path}: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transform of a pipeline, or several of which one is chosen."""
+
+    name: str
+    tree: Tree
+    transform: Any
+    kind: Kind
+    reason: str
+    """Why it cannot be baked; empty if it can."""
+
+
+class StepList:
+    """The steps of a pipeline: names, transforms, and which could be baked."""
+
+    def __init__(self, described: str) -> None:
+        """Take a pipeline in canonical JSON."""
+        with suppress(ImportError):  # make_transform says what to install
+            import albumentations.pytorch  # noqa: F401  # registers ToTensorV2
+        tree = json.loads(described)
+        made = make_transform(tree)
+        self.composition = compose([made])
+        self.steps: list[Step] = []
+        for one, transform in _flatten(tree, made):
+            name = _name(one)
+            number = 1 + sum(step.name.partition(" #")[0] == name for step in self.steps)
+            kind, reason = self._judge(one)
+            unique = name if number == 1 else f"{name} #{number}"
+            self.steps.append(Step(unique, one, transform, kind, reason))
+
+    def _judge(self, tree: Tree) -> tuple[Kind, str]:
+        before = [step.tree for step in self.steps]
+        leads = all(step.kind == "bakeable" for step in self.steps)
+        try:
+            verdict = judge(compose_json([tree]))
+            if verdict.kind == "unfit" and leads and before:
+                # alone it may fail: a crop that needs what a resize left
+                verdict = judge(compose_json([*before, tree]))
+        except Exception as exc:  # a transform of somebody else's may raise anything
+            return "unfit", f"it failed on a probe picture: {exc}"
+        if verdict.kind == "deterministic":
+            return ("bakeable" if leads else "fixed"), ""
+        return verdict.kind, verdict.reason
+
+    @property
+    def leading(self) -> list[Step]:
+        """Return the steps that could be baked."""
+        return [step for step in self.steps if step.kind == "bakeable"]
+
+    def names(self) -> dict[int, str]:
+        """Return id of a transform -> name of its step."""
+        return {id(part): step.name for step in self.steps for part in _inside(step.transform)}
+
+
+def write_split(steps: StepList, folder: Path) -> tuple[Path, Path]:
+    """Write what can be baked as a recipe, and the rest as a pipeline for `transform=`."""
+    import yaml
+
+    leading = steps.leading
+    if not leading:
+        raise SchemaError("the pipeline begins with a random transform: nothing can be baked")
+    rest = steps.steps[len(leading) :]
+    recipe: dict[str, Any] = {"pipeline": json.loads(compose_json([s.tree for s in leading]))}
+    if rest:  # maps cannot be drawn before the random steps have moved the polygons
+        recipe["columns"] = ["tensor", "inverse_matrix"]
+    others = {"transform": json.loads(compose_json([step.tree for step in rest]))}
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = folder / "bake.yaml", folder / "rest.yaml"
+    for path, content in zip(paths, (recipe, others), strict=True):
+        path.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+    return paths
+
+
+def compose_json(trees: Sequence[Tree]) -> str:
+    """Describe steps as one pipeline, in canonical JSON."""
+    composed = {"__class_fullname__": "Compose", "p": 1.0, "transforms": [dict(t) for t in trees]}
+    return json.dumps(composed, sort_keys=True)
+
+
+def _flatten(tree: Tree, made: Any) -> Iterator[tuple[Tree, Any]]:
+    """Yield the steps in the order they run; one that chooses, or may be left out, is one step."""
+    if _short(tree) in SEQUENCES and float(tree.get("p", 1.0)) >= 1.0:
+        for child, inner in zip(tree.get("transforms") or (), made.transforms, strict=True):
+            yield from _flatten(child, inner)
+    else:
+        yield tree, made
+
+
+def _inside(transform: Any) -> Iterator[Any]:
+    yield transform
+    for part in getattr(transform, "transforms", ()):
+        yield from _inside(part)
+
+
+def _short(tree: Tree) -> str:
+    return str(tree["__class_fullname__"]).rpartition(".")[2]
+
+
+def _name(tree: Tree) -> str:
+    inner = [_name(child) for child in tree.get("transforms") or ()]
+    between = " | " if _short(tree) in CHOOSING else ", "
+    return f"{_short(tree)}({between.join(inner)})" if inner else _short(tree)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute on one thread, as in a loader's worker."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+Spent = dict[str, tuple[int, int]]
+
+
+class _Run:
+    """The repeats of one measurement."""
+
+    def __init__(self, dataset: OCRStoreDataset, steps: StepList, clock: Clock, seed: int) -> None:
+        self._dataset = dataset
+        self._steps = steps
+        self._names = steps.names()
+        self._clock = clock
+        self._seed = seed
+        self._repeats: list[Spent] = []
+
+    def measure(self, batches: Sequence[list[int]], *, warm_up: bool = False) -> None:
+        """Take all batches through the data set twice, with laps and without, alternating."""
+        laps: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for number, rows in enumerate(batches):
+            for with_laps in (True, False) if number % 2 else (False, True):
+                torch.manual_seed(self._seed * 1_000_003 + number)
+                (self._laps if with_laps else self._plain)(rows, laps)
+        if not warm_up:
+            self._repeats.append({name: (one[0], one[1]) for name, one in laps.items()})
+
+    def _plain(self, rows: list[int], laps: defaultdict[str, list[int]]) -> None:
+        before = self._clock()
+        batch = default_collate(self._dataset.__getitems__(rows))
+        after = self._clock()
+        del batch
+        for which in (0, 1):
+            laps[""][which] += after[which] - before[which]
+
+    def _laps(self, rows: list[int], laps: defaultdict[str, list[int]]) -> None:
+        last = self._clock()
+
+        def listen(what: object) -> None:
+            nonlocal last
+            now = self._clock()
+            name = _WORDS.get(what) if isinstance(what, str) else self._names.get(id(what))
+            total = laps[name or COMPOSITION]
+            total[0] += now[0] - last[0]
+            total[1] += now[1] - last[1]
+            last = now
+
+        with measuring(listen):
+            items = self._dataset.__getitems__(rows)
+            listen("sample")
+            batch = default_collate(items)
+            listen("collation")
+        del batch
+
+    def costs(self, count: int) -> tuple[Cost, ...]:
+        """Return what each step cost, in the order they run; `count` samples were measured."""
+        kinds: dict[str, Kind] = dict.fromkeys((SAMPLE, PICTURE, COMPOSITION), "")
+        kinds |= {step.name: step.kind for step in self._steps.steps}
+        kinds |= dict.fromkeys((MAPS, FLOAT16, COLLATION), "")
+        found = {name for repeat in self._repeats for name in repeat}
+        return tuple(
+            self._cost(name, kind, count) for name, kind in kinds.items() if kind or name in found
+        )
+
+    def loader(self, count: int) -> Cost:
+        """Return what the data set and the collation cost without a stopwatch."""
+        return self._cost("", "", count)
+
+    def _cost(self, name: str, kind: Kind, count: int) -> Cost:
+        each = [repeat.get(name, (0, 0)) for repeat in self._repeats]
+        ms, cpu_ms = (statistics.median(one[i] for one in each) / count / 1e6 for i in (0, 1))
+        return Cost(name or "loader", kind, cpu_ms, ms)
+
+
+class _SameBatch(Dataset[Any]):
+    """Returns the same samples for each index, and notes what the worker has spent by then."""
+
+    def __init__(self, samples: list[Any], clock: Clock) -> None:
+        self._samples = samples
+        self._clock = clock
+        context = torch.multiprocessing.get_context()
+        self.stamps = context.Array("q", _HANDED_OVER, lock=False)
+
+    def __len__(self) -> int:
+        return _HANDED_OVER
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.stamps[indices[0]] = self._clock()[1]
+        return self._samples
+
+
+def _measure_handover(samples: list[Any], clock: Clock) -> Cost:
+    """Return what it costs per sample to bring a finished batch from a worker to its parent.
+
+    The worker computes nothing, so that all it spends is stacking and sending. The parent reads a
+    byte of each page of the batch.
+    """
+    dataset = _SameBatch(samples, clock)
+    before = after = (0, 0)
+    for number, batch in enumerate(DataLoader(dataset, batch_size=1, num_workers=1)):
+        if number == _WARM_UP:  # by then the slots of shared memory have been made
+            before = clock()
+        for value in batch.values():
+            if isinstance(value, torch.Tensor) and value.ndim:
+                nbytes = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
+                nbytes[::_PAGE].sum()
+        del batch, value
+        after = clock()
+    count = (_HANDED_OVER - _WARM_UP) * len(samples)
+    worker = dataset.stamps[_HANDED_OVER - 1] - dataset.stamps[_WARM_UP]
+    worker = worker * (_HANDED_OVER - _WARM_UP) // (_HANDED_OVER - 1 - _WARM_UP)
+    cpu = after[1] - before[1] + worker
+    return Cost(HANDOVER, "", cpu / count / 1e6, (after[0] - before[0]) / count / 1e6)
+
+
+def _pixels(dataset: OCRStoreDataset, steps: StepList, rows: Sequence[int]) -> float:
+    """Return how many pixels a picture has after the steps that can be baked."""
+    if not steps.leading:
+        return 0.0
+    leading = compose([step.transform for step in steps.leading])
+    ref = dataset.views[0].ref
+    baked = OCRStoreDataset(ref.path, view=ref.view, columns=(), transform=leading)
+    shapes = [baked[row]["image"].shape for row in rows]
+    return statistics.mean(shape[-2] * shape[-1] for shape in shapes)
+
+
+def advise(
+    costs: Sequence[Cost], steps: StepList, *, samples: int, pixels: float
+) -> Iterator[Advice]:
+    """Say what to bake, what stays, and what would help instead.
+
+    Args:
+        costs: what the steps cost, by name.
+        samples: how many samples the store has.
+        pixels: of a picture after the steps that can be baked.
+    """
+    spent = {cost.name: cost.cpu_ms for cost in costs}
+    total = sum(spent.values())
+    leading = steps.leading
+    names = ", ".join(step.name for step in leading)
+    if leading and len(leading) == len(steps.steps):
+        yield Advice(
+            "bake",
+            "nothing in the pipeline is random: store its result and the maps as a view. Batches "
+            "are then references to stored rows",
+            total - spent.get(COLLATION, 0.0),
+            round(samples * pixels * _VIEW_NBYTES_PER_PIXEL),
+            "ocrstore add-view STORE --recipe PIPELINE --view NAME",
+        )
+        return
+    saved = sum(spent[step.name] for step in leading)
+    if leading and saved >= NEGLIGIBLE * total:
+        yield Advice(
+            "bake",
+            f"{names}: the same every time. Build a training store of these pictures and give the "
+            "rest of the pipeline to `transform=`",
+            saved,
+            round(samples * pixels * 3),
+            "ocrstore profile STORE --transform PIPELINE --split DIR && "
+            "ocrstore build IMAGES --out NEW --recipe DIR/bake.yaml",
+        )
+    elif leading:
+        yield Advice("keep", f"{names}: could be baked, but saves {saved:.2f} ms only")
+    if spent.get(PICTURE, 0.0) >= NEGLIGIBLE * total:
+        yield Advice(
+            "instead",
+            "pictures are decoded for every sample: store them raw (`--codec image=raw`)",
+            spent[PICTURE],
+        )
+    random = [step.name for step in steps.steps if step.kind == "random"]
+    if random:
+        stays = sum(spent[name] for name in random)
+        yield Advice(
+            "keep",
+            f"{', '.join(random)}: random, {stays:.2f} ms or {stays / total:.0%} of a sample",
+        )
+    for number, step in enumerate(steps.steps):
+        cost = spent[step.name]
+        if step.kind == "unfit":
+            yield Advice("keep", f"{step.name} cannot be baked: {step.reason}")
+        elif step.kind == "fixed" and cost >= NEGLIGIBLE * total:
+            before = next(s.name for s in steps.steps[:number] if s.kind != "bakeable")
+            yield Advice(
+                "instead",
+                f"{step.name} is the same every time but follows {before}: put in front it could "
+                "be baked, if the order does not matter",
+                cost,
+            )
