@@ -36,6 +36,7 @@ Kind = Literal["", "bakeable", "fixed", "random", "unfit"]
 a random one; `unfit` ones make what no view can hold. Empty for what is no transform."""
 Tree = Mapping[str, Any]
 
+_collate: Callable[[Any], Any] = default_collate  # it also takes our own sequences
 SAMPLE, PICTURE = "annotations and record", "picture"
 COMPOSITION, MAPS, FLOAT16, COLLATION = "keypoints", "map drawing", "float16", "collation"
 HANDOVER = "worker to parent"
@@ -169,7 +170,7 @@ def profile_store(
         try:
             items = dataset.__getitems__(rows[:batch_size])
             shown = [items[number] for number in range(len(items))]
-            default_collate(items)
+            _collate(items)
         except SchemaError as exc:
             if "differ" not in str(exc):
                 raise
@@ -205,7 +206,7 @@ def profile_store(
 
 def default_pipeline(dataset: OCRStoreDataset) -> str:
     """Return what `ocrstore train --augment` does to the pictures of a view, in canonical JSON."""
-    from ocrstore.torch.dbnet.augmentation import default_augmentation
+    from ocrstore.pipeline import default_augmentation
 
     height: int | None = 640
     width: int | None = 640
@@ -374,7 +375,7 @@ class _Run:
 
     def _plain(self, rows: list[int], laps: defaultdict[str, list[int]]) -> None:
         before = self._clock()
-        batch = default_collate(self._dataset.__getitems__(rows))
+        batch = _collate(self._dataset.__getitems__(rows))
         after = self._clock()
         del batch
         for which in (0, 1):
@@ -395,7 +396,7 @@ class _Run:
         with measuring(listen):
             items = self._dataset.__getitems__(rows)
             listen("sample")
-            batch = default_collate(items)
+            batch = _collate(items)
             listen("collation")
         del batch
 
@@ -468,7 +469,7 @@ def _pixels(dataset: OCRStoreDataset, steps: StepList, rows: Sequence[int]) -> f
     ref = dataset.views[0].ref
     baked = OCRStoreDataset(ref.path, view=ref.view, columns=(), transform=leading)
     shapes = [baked[row]["image"].shape for row in rows]
-    return statistics.mean(shape[-2] * shape[-1] for shape in shapes)
+    return float(statistics.mean(shape[-2] * shape[-1] for shape in shapes))
 
 
 def advise(
