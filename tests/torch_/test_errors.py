@@ -117,9 +117,7 @@ def test_masks_select_rows(store_path):
         assert dataset[given]["rows"].tolist() == expected
     assert dataset[np.zeros(37, bool)]["rows"].tolist() == []
     for given in (mask[:36], [True, False]):
-        with pytest.raises(
-            IndexError, match=r"37 samples .*val.ocrs.* length (36|2): expected 37"
-        ):
+        with pytest.raises(IndexError, match=r"37 samples .*val.ocrs.* length (36|2): expected 37"):
             dataset[given]
 
 
