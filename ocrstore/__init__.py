@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ocrstore.store import open_store as open
     from ocrstore.verification import verify
 
-# Everything is imported when it is first used: who reads needs no decoders, no LMDB, no Arrow, and
+# Everything is imported when it is first used: who reads needs no decoders and no LMDB, and
 # a training starts a process for every worker. No module below ocrstore/ may have one of these
 # names: importing it would put the module in the name's place.
 _HOMES = {

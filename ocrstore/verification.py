@@ -154,7 +154,7 @@ def _check_generations(
 
 
 def _collect(index: Index, places: _Places) -> None:
-    keys = list(index.keys)
+    keys = index.keys
     for name, rows in index.rows.items():
         lines = zip(
             keys,

@@ -17,8 +17,7 @@ from ocrstore.format.attributes import to_table
 from ocrstore.format.changing import open_for_change
 from ocrstore.format.columns import Column
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
-from ocrstore.format.index import Rows
-from ocrstore.format.indextable import build_table
+from ocrstore.format.index import Rows, build_table
 from ocrstore.format.payload import PayloadWriter
 
 

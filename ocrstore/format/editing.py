@@ -16,8 +16,7 @@ from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
 from ocrstore.format.environment import write_error
 from ocrstore.format.generations import history_entry, publish_generation
-from ocrstore.format.index import Rows
-from ocrstore.format.indextable import build_table
+from ocrstore.format.index import Rows, build_table
 from ocrstore.format.locking import FileLock
 from ocrstore.format.payload import PayloadWriter, StoredRow
 from ocrstore.format.publication import partial_path, publish
@@ -102,7 +101,7 @@ def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None
         rows = payload.rows()
         _check_copied(base, rows)
         table = build_table(
-            list(index.keys),
+            index.keys,
             columns,
             rows,
             index.table.select(index.attributes.names),
@@ -128,7 +127,7 @@ def _check_copied(base: Snapshot, copied: Mapping[str, Rows]) -> None:
     for name, rows in copied.items():
         damaged = np.flatnonzero(rows.hash != base.index.rows[name].hash)
         if len(damaged):
-            key = base.index.keys[int(damaged[0])]
+            key = base.index.key(int(damaged[0]))
             raise CorruptStoreError(
                 f"{base.mapping.path}: sample {key!r}, column {name!r}: its bytes do not match "
                 "their hash. Nothing was compacted; run `ocrstore verify`, then replace or delete "

@@ -14,7 +14,7 @@ from ocrstore.errors import SchemaError
 from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, encode_blob
 from ocrstore.format.columns import Column
 from ocrstore.format.fingerprint import fingerprint
-from ocrstore.format.indextable import index_of, serialize
+from ocrstore.format.index import Index, serialize
 from ocrstore.format.layout import (
     FORMAT_VERSION,
     INDEX_PREFIX,
@@ -66,7 +66,7 @@ def publish_generation(
     deletes: Iterable[bytes] = (),
 ) -> Manifest:
     """Commit index and manifest together; from here on the generation exists."""
-    index = index_of(table.combine_chunks(), columns)
+    index = Index(table.combine_chunks(), columns)
     manifest = Manifest(
         generation=generation,
         samples=len(index),

@@ -22,8 +22,7 @@ from ocrstore.format.blobs import (
 from ocrstore.format.bulk import PAGE_SIZE
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import extent_value_nbytes, parse_extent
-from ocrstore.format.index import Index, Rows, parse_index
-from ocrstore.format.indextable import serialize
+from ocrstore.format.index import Index, Rows, parse_index, serialize
 from ocrstore.format.layout import (
     GROUP_PREFIX,
     PENDING_KEY,
@@ -153,7 +152,7 @@ def _load_group(
         ):
             raise CorruptStoreError("the record and the extent do not agree")
         rows[name] = located(part, place.offset)
-    keys = list(index.keys)
+    keys = index.keys
     return ResumedGroup(number, keys, rows, index.table.select(index.attributes.names))
 
 

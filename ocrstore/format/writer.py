@@ -25,8 +25,7 @@ from ocrstore.format.changing import Journaled, open_for_change
 from ocrstore.format.columns import Column
 from ocrstore.format.environment import Environment
 from ocrstore.format.generations import check_metadata, history_entry, publish_generation
-from ocrstore.format.index import Rows
-from ocrstore.format.indextable import build_table
+from ocrstore.format.index import Rows, build_table
 from ocrstore.format.locking import FileLock
 from ocrstore.format.payload import PayloadWriter
 from ocrstore.format.publication import check_target, partial_path, publish
@@ -75,7 +74,7 @@ class Writer:
         self._records: list[Mapping[str, Any]] = []
         self._tables: list[pa.Table] = []
         self._taken = len(base.index) if base else 0
-        keys = list(base.index.keys) if base else []
+        keys = base.index.keys if base else []
         self._order: dict[str, int] = {key: row for row, key in enumerate(keys)}
         self._counts = {"appended": 0, "replaced": 0, "deleted": 0}
         self._payload = PayloadWriter(
