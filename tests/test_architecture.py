@@ -42,10 +42,10 @@ def roots(path, **options):
 
 @pytest.mark.parametrize("path", modules("format"), ids=lambda p: p.stem)
 def test_the_format_knows_bytes_only(path):
-    """Below format/: no pictures, no torch, and of ocrstore only errors, version, quick tuples."""
+    """Below format/: no pictures, no torch, and of ocrstore only errors and version."""
     assert not roots(path) & (HEAVY | PICTURES)
     own = {name for name in imports(path) if name.startswith("ocrstore")}
-    allowed = ("ocrstore.format", "ocrstore.errors", "ocrstore.version", "ocrstore.quicktuple")
+    allowed = ("ocrstore.format", "ocrstore.errors", "ocrstore.version")
     assert all(name.startswith(allowed) for name in own), own
 
 

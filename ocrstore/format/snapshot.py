@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from typing import NamedTuple
 
 from ocrstore.errors import (
     CorruptStoreError,
@@ -31,7 +32,6 @@ from ocrstore.format.layout import (
 from ocrstore.format.manifest import Manifest, parse_manifest
 from ocrstore.format.mapping import Mapping
 from ocrstore.format.pages import META_NBYTES, PageReader, Value
-from ocrstore.quicktuple import QuickTuple
 
 _ATTEMPTS = 64
 _EXTENT_START = struct.Struct("<8sI")  # magic, group (FORMAT.md 5.1)
@@ -117,7 +117,7 @@ def has_changed(mapping: Mapping, before: bytes) -> bool:
     return mapping.has_grown() or read_metas(mapping) != before
 
 
-class _Found(QuickTuple):
+class _Found(NamedTuple):
     """Where the records of one generation lie."""
 
     pages: PageReader

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ocrstore.quicktuple import QuickTuple
 from ocrstore.torch._rows import AnyArray
 
 
-class Field(QuickTuple):
+class Field(NamedTuple):
     """One column as a record shows it."""
 
     column: str

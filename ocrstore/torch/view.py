@@ -12,12 +12,11 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
-from ocrstore.quicktuple import QuickTuple
 from ocrstore.store import Store, StoredColumn, open_store
 from ocrstore.torch import residency
 from ocrstore.torch._rows import AnyArray, FileHandle, IntArray, RowLayout
@@ -35,7 +34,7 @@ TENSOR = "tensor"
 _ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 
 
-class ViewRef(QuickTuple):
+class ViewRef(NamedTuple):
     """Names a view of a store, wherever it is used."""
 
     path: str
