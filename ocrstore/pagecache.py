@@ -9,12 +9,12 @@ import sys
 
 import numpy as np
 
-from ocrstore.format.mapping import Mapping
+from ocrstore.format.mapped_file import MappedFile
 
 _CHUNK = 2**30
 
 
-def resident_nbytes(mapping: Mapping) -> int | None:
+def resident_nbytes(mapping: MappedFile) -> int | None:
     """Return how many of a mapped file's bytes are in the page cache; None if nobody can tell."""
     mincore = _mincore()
     if mincore is None:

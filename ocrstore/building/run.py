@@ -23,8 +23,8 @@ from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
 from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
-from ocrstore.format.unfinished import drop_unfinished
-from ocrstore.format.writer import Writer, append, create
+from ocrstore.format.lmdb_update import drop_unfinished
+from ocrstore.format.writer import Writer, create, edit
 from ocrstore.sample import Problem
 from ocrstore.sources import Source
 from ocrstore.store import Store
@@ -122,7 +122,7 @@ class _Run:
         """
         plan, changes = self.plan, self.plan.changes
         assert plan.old is not None
-        with append(plan.target, action="build", resume=plan.token) as writer:
+        with edit(plan.target, action="build", resume=plan.token) as writer:
             table = writer.resumed_attributes()
             resumed = known_from(table)
             found = compare(self.source, resumed, maps_folder=plan.maps_folder)

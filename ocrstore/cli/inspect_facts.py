@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from ocrstore.cli.console import console, counted, human_bytes, shown
-from ocrstore.format.unfinished import Unfinished
+from ocrstore.format.resume import Unfinished
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.freshness import NEWER, UP_TO_DATE
 from ocrstore.inspection.views import recipe_in_words

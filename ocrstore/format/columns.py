@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import SchemaError
-from ocrstore.format.damage import corrupt
+from ocrstore.errors import SchemaError, corrupt
 from ocrstore.format.layout import MAX_DIMENSION, MAX_NDIM, MAX_ROW_NBYTES
 
 DTYPES = (

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ocrstore.errors import SchemaError
+from ocrstore.errors import SchemaError, corrupt
 from ocrstore.format.attributes import type_name
 from ocrstore.format.columns import Column
-from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import (
     MAX_KEY_NBYTES,
     MAX_ROW_NBYTES,

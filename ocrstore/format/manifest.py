@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ocrstore.errors import UnsupportedFormatError
+from ocrstore.errors import UnsupportedFormatError, corrupt
 from ocrstore.format.columns import Column
-from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import FORMAT_VERSION, KNOWN_FEATURES, is_valid_name
 
 MAX_MANIFEST_NBYTES = 64 * 2**20

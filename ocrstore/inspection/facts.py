@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ocrstore.format.unfinished import Unfinished, find_unfinished
+from ocrstore.format.resume import Unfinished, find_unfinished
 from ocrstore.inspection.freshness import (
     Freshness,
     build_problems,

@@ -20,7 +20,7 @@ from random import Random
 
 import operations
 
-from ocrstore.format import bulk, environment, writer
+from ocrstore.format import lmdb_update, lmdb_writer, writer
 
 MODES = {"before": 1, "halfway": 2}
 
@@ -46,9 +46,9 @@ def kill_at_call(position: int) -> None:
 
         setattr(owner, name, guarded)
 
-    guard(environment.Environment, "commit")
-    guard(bulk.BulkFile, "commit")
-    guard(bulk.BulkFile, "finish")
+    guard(lmdb_update.Environment, "commit")
+    guard(lmdb_writer.LmdbWriter, "commit")
+    guard(lmdb_writer.LmdbWriter, "finish")
     guard(writer, "check_target")
     guard(Path, "replace")
     for name in ("fsync", "fdatasync", "unlink"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class Mapping:
+class MappedFile:
     """A file, mapped from its first to its last byte as it was when opened.
 
     Lifetime: every array and buffer taken from it keeps the map alive; the map is released when

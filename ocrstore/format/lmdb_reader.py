@@ -11,8 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ocrstore.errors import CorruptStoreError, NotAStoreError, UnsupportedFormatError
-from ocrstore.format.damage import corrupt
+from ocrstore.errors import CorruptStoreError, NotAStoreError, UnsupportedFormatError, corrupt
 from ocrstore.format.layout import VALUE_OFFSET
 
 PAGE_HEADER = struct.Struct("<QHHHH")  # page number, pad, flags, lower, upper
