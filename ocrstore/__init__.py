@@ -39,15 +39,16 @@ if TYPE_CHECKING:
     from ocrstore.building.add_view import add_view
     from ocrstore.building.build import build
     from ocrstore.building.check_source import check_source
+    from ocrstore.format.column_writer import add_column, add_columns
     from ocrstore.format.columns import Column, Encoded
-    from ocrstore.format.editing import add_column, add_columns, compact
-    from ocrstore.format.writer import Writer, append, create
+    from ocrstore.format.compact import compact
+    from ocrstore.format.writer import Writer, create, edit
     from ocrstore.recipe import Recipe
     from ocrstore.store import Store, StoredColumn
     from ocrstore.store import open_store as open
     from ocrstore.verification import verify
 
-# Everything is imported when it is first used: who reads needs no decoders, no LMDB, no Arrow, and
+# Everything is imported when it is first used: who reads needs no decoders and no LMDB, and
 # a training starts a process for every worker. No module below ocrstore/ may have one of these
 # names: importing it would put the module in the name's place.
 _HOMES = {
@@ -57,14 +58,14 @@ _HOMES = {
     "Store": "ocrstore.store",
     "StoredColumn": "ocrstore.store",
     "Writer": "ocrstore.format.writer",
-    "add_column": "ocrstore.format.editing",
-    "add_columns": "ocrstore.format.editing",
+    "add_column": "ocrstore.format.column_writer",
+    "add_columns": "ocrstore.format.column_writer",
     "add_view": "ocrstore.building.add_view",
-    "append": "ocrstore.format.writer",
     "build": "ocrstore.building.build",
     "check_source": "ocrstore.building.check_source",
-    "compact": "ocrstore.format.editing",
+    "compact": "ocrstore.format.compact",
     "create": "ocrstore.format.writer",
+    "edit": "ocrstore.format.writer",
     "open": "ocrstore.store",
     "verify": "ocrstore.verification",
 }
@@ -98,11 +99,11 @@ __all__ = [
     "add_column",
     "add_columns",
     "add_view",
-    "append",
     "build",
     "check_source",
     "compact",
     "create",
+    "edit",
     "open",
     "verify",
 ]

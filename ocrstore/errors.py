@@ -104,3 +104,22 @@ class StoreClosedError(OCRStoreError):
 
 class WriteError(OCRStoreError, OSError):
     """The file system refused to write; nothing that was published is lost."""
+
+
+def corrupt(where: str, why: str) -> CorruptStoreError:
+    """Make the error: `where` names file and part, `why` says what was expected and found."""
+    return CorruptStoreError(
+        f"{where}: {why.rstrip('.')}. The file is damaged or cut off: restore it from a copy or "
+        "build it again."
+    )
+
+
+def cannot_write(path: str, exc: Exception) -> WriteError:
+    """Translate an error of LMDB or the system into one that says what to do."""
+    text = str(exc)
+    remedy = "Nothing that was published is lost."
+    if "No space left" in text or "File too large" in text or "quota" in text.lower():
+        remedy = "Free some space and run it again. " + remedy
+    elif "Input/output error" in text:  # LMDB says this too when only part of a write had room
+        remedy = "The disk is full or fails: free some space or replace it, run it again. " + remedy
+    return WriteError(f"{path}: cannot be written: {text}. {remedy}")

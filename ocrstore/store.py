@@ -18,6 +18,7 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
+from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
 from ocrstore.format.layout import align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
@@ -120,8 +121,6 @@ class StoredColumn:
         where = f"{self._mapping.path}: row {row}, column {self.name!r}"
         if self.spec.codec == "jpeg":
             return _decode_picture(self.stored(row), shape, where)
-        from ocrstore.format.codecs import decode_row  # raw columns are read without it
-
         return decode_row(self.spec, self.stored(row), shape, where=where)
 
     def _range(self, start: int, stop: int) -> Any:

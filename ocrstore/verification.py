@@ -11,7 +11,6 @@ import numpy as np
 import xxhash
 
 from ocrstore.errors import CorruptStoreError, OCRStoreError, StoreBusyError
-from ocrstore.format.accounting import take_census
 from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import Extent, parse_extent
@@ -23,8 +22,9 @@ from ocrstore.format.layout import (
     parse_extent_key,
     parse_numbered_key,
 )
-from ocrstore.format.mapping import Mapping
-from ocrstore.format.pages import PageReader, Value
+from ocrstore.format.lmdb_check import check_pages
+from ocrstore.format.lmdb_reader import PageReader, Value
+from ocrstore.format.mapped_file import MappedFile
 from ocrstore.format.snapshot import (
     has_changed,
     newest_generation,
@@ -76,7 +76,7 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     no lock: what looks wrong because the store was changed meanwhile is looked at again.
     """
     for _ in range(_ATTEMPTS):
-        mapping = Mapping(path)
+        mapping = MappedFile(path)
         before = read_metas(mapping)
         try:
             result = _verify(mapping, progress)
@@ -89,11 +89,11 @@ def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) ->
     raise StoreBusyError(f"{mapping.path}: is changed faster than it can be checked. Try it later.")
 
 
-def _verify(mapping: Mapping, progress: Progress | None) -> Verification:
+def _verify(mapping: MappedFile, progress: Progress | None) -> Verification:
     pages = PageReader(mapping.buffer, name=mapping.path)
     newest_generation(pages)
     result = Verification(mapping.path, nbytes=mapping.nbytes)
-    census = take_census(pages)
+    census = check_pages(pages)
     result.findings += [Finding(problem) for problem in census.problems]
     values = census.values or dict(_reachable(pages))
     places = _check_generations(pages, mapping, values, result)
@@ -121,7 +121,7 @@ _Places = dict[_Place, tuple[str, int, tuple[int, ...]]]
 
 
 def _check_generations(
-    pages: PageReader, mapping: Mapping, values: dict[bytes, Value], result: Verification
+    pages: PageReader, mapping: MappedFile, values: dict[bytes, Value], result: Verification
 ) -> _Places:
     places: _Places = {}
     indexes = {parse_numbered_key(INDEX_PREFIX, key) for key in values} - {None}
@@ -154,7 +154,7 @@ def _check_generations(
 
 
 def _collect(index: Index, places: _Places) -> None:
-    keys = list(index.keys)
+    keys = index.keys
     for name, rows in index.rows.items():
         lines = zip(
             keys,
@@ -279,7 +279,7 @@ def _note_orphans(pages: PageReader, values: dict[bytes, Value], result: Verific
 
 
 def _note_dead_space(
-    pages: PageReader, mapping: Mapping, free_pages: int, result: Verification
+    pages: PageReader, mapping: MappedFile, free_pages: int, result: Verification
 ) -> None:
     used = (pages.meta.last_page + 1) * pages.page_size
     tail = max(0, mapping.nbytes - used)

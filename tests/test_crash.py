@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.format.publication import partial_path
+from ocrstore.format.publish import partial_path
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="needs fork and SIGKILL"),
@@ -63,10 +63,13 @@ def _interrupt(path, *, samples=30, token="work"):
     """Leave what a killed build leaves: whole row groups in a hidden file, the last one lost."""
     child = os.fork()
     if child == 0:
-        with ocrstore.create(path, SPEC, group_rows=4, resume=token) as writer:
-            _fill(writer, samples)
-            writer._container.wait()  # a thread writes; the test needs to know how far it got
-            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            with ocrstore.create(path, SPEC, group_rows=4, resume=token) as writer:
+                _fill(writer, samples)
+                writer._container.wait()  # a thread writes; the test needs to know how far it got
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)  # an error must not go on with the tests in the child
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     return partial_path(path)
 
@@ -132,10 +135,10 @@ def test_what_is_damaged_in_a_hidden_file_is_written_again(quick_path, place, so
 
 def test_interrupt_after_the_commit_keeps_what_was_published(make_store, monkeypatch):
     """Ctrl-C just behind the commit that publishes does not take the new rows away again."""
-    from ocrstore.format import environment
+    from ocrstore.format import lmdb_update
 
     path = make_store(samples=3)
-    commit = environment.Environment.commit
+    commit = lmdb_update.Environment.commit
 
     def interrupted(self, puts, **options):
         places = commit(self, puts, **options)
@@ -143,9 +146,9 @@ def test_interrupt_after_the_commit_keeps_what_was_published(make_store, monkeyp
             raise KeyboardInterrupt
         return places
 
-    monkeypatch.setattr(environment.Environment, "commit", interrupted)
+    monkeypatch.setattr(lmdb_update.Environment, "commit", interrupted)
     arrays = {name: column[0] for name, column in ocrstore.open(path)._columns.items()}
-    with pytest.raises(KeyboardInterrupt), ocrstore.append(path) as writer:
+    with pytest.raises(KeyboardInterrupt), ocrstore.edit(path) as writer:
         writer.append("new", arrays, attributes={"number": 1})
     with pytest.raises(KeyboardInterrupt):
         spec = ocrstore.Column("uint8", (9000,))
@@ -166,7 +169,7 @@ def test_what_a_killed_append_left_is_used_again(quick_path, run_driver):
     for _ in range(6):
         child = os.fork()
         if child == 0:
-            with ocrstore.append(path) as writer:
+            with ocrstore.edit(path) as writer:
                 for number in range(100, 170):
                     row = np.full(5000, number, np.uint8)
                     writer.append(f"n{number}", {"a": row}, attributes={"number": 1})

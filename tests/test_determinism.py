@@ -74,7 +74,7 @@ from tests import test_determinism as own
 import numpy as np, ocrstore
 path = Path(sys.argv[2])
 own._create(path, group_rows=8, metadata={"b": 1, "a": [2]})
-with ocrstore.append(path) as writer:
+with ocrstore.edit(path) as writer:
     writer.delete("s3")
     own._fill(writer, range(40, 45))
 ocrstore.add_column(path, "more", ocrstore.Column("uint8", (5000,)), np.ones((34, 5000), "u1"))
@@ -138,7 +138,7 @@ def test_fingerprint_of_append_is_that_of_create(quick_path, whole, cut):
     """Samples that came in two steps are the same samples."""
     schema = ocrstore.open(quick_path / "whole.ocrs").snapshot.index.attributes
     path = _create(quick_path / "a.ocrs", range(cut), attributes=schema)
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         _fill(writer, range(cut, SAMPLES))
     assert _fingerprint(path) == whole
     ocrstore.compact(path)
@@ -154,7 +154,7 @@ def test_fingerprint_of_the_long_way_round(quick_path, whole):
             arrays = _arrays(5 if number == 7 else number)
             del arrays["map"]
             writer.append(f"s{number}", arrays, attributes=_attributes(number))
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.delete("s99")
         arrays = _arrays(7)
         del arrays["map"]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.format import environment, writer
-from ocrstore.format.publication import partial_path
+from ocrstore.format import lmdb_update, writer
+from ocrstore.format.publish import partial_path
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX")
 # later Pythons warn of forking beside threads; the children here do one thing and end
@@ -117,7 +117,7 @@ def test_file_size_limit(quick_path, limit):
     def append():
         size = path.stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + limit, size + limit))
-        with ocrstore.append(path) as target:
+        with ocrstore.edit(path) as target:
             _fill(target, 20, 60)
 
     # a write that finds room for its first part only is an input/output error to LMDB
@@ -151,11 +151,11 @@ def test_full_disk(small_disk):
             write()
         _check_whole(path, 10)
     # a write that finds room for its first part only is an input/output error to LMDB
-    target = ocrstore.append(path)
+    target = ocrstore.edit(path)
     with pytest.raises(ocrstore.WriteError, match=r"(?i)free some space"), target:
         _fill(target, 10, 60)
     _check_whole(path, 10)
-    with ocrstore.append(path) as target:  # what the failed append wrote is used again
+    with ocrstore.edit(path) as target:  # what the failed append wrote is used again
         _fill(target, 10, 12)
     _check_whole(path, 12)
 
@@ -201,12 +201,12 @@ def test_errors_of_lmdb_are_translated(quick_path, monkeypatch):
         def fail(*args, failure=failure, **options):
             raise failure
 
-        monkeypatch.setattr(environment.lmdb, "open", fail)
+        monkeypatch.setattr(lmdb_update.lmdb, "open", fail)
         with pytest.raises(ocrstore.WriteError, match=r"store\.ocrs.*cannot be written"):
-            ocrstore.append(path)
+            ocrstore.edit(path)
         monkeypatch.undo()
         _check_whole(path, 4)
-        ocrstore.append(path).abort()
+        ocrstore.edit(path).abort()
 
 
 def test_targets_that_cannot_be_written(tmp_path):
@@ -224,7 +224,7 @@ def test_targets_that_cannot_be_written(tmp_path):
 # -- two writers
 
 WRITERS = {
-    "append": ocrstore.append,
+    "append": ocrstore.edit,
     "compact": ocrstore.compact,
     "create": lambda path: ocrstore.create(path, SPEC, overwrite=True),
     "resume": lambda path: ocrstore.create(path, SPEC, overwrite=True, resume="work"),
@@ -288,7 +288,7 @@ def test_arrays_by_key_are_ordered_under_the_lock(quick_path):
     class Arrays(dict):
         def __getitem__(self, key):
             with pytest.raises(ocrstore.StoreBusyError):
-                ocrstore.append(path)
+                ocrstore.edit(path)
             return super().__getitem__(key)
 
     arrays = Arrays({f"s{number}": np.uint8(number) for number in reversed(range(4))})
@@ -309,10 +309,10 @@ def test_a_reader_keeps_what_it_opened(quick_path, change):
 
     def act():
         if change == "append":
-            with ocrstore.append(path) as target:
+            with ocrstore.edit(path) as target:
                 _fill(target, 10, 20)
         elif change == "delete":
-            with ocrstore.append(path) as target:
+            with ocrstore.edit(path) as target:
                 target.delete("s3")
                 target.replace("s4", {"a": np.zeros(100_000, np.uint8)})
         elif change == "overwrite":
@@ -364,7 +364,7 @@ def test_compact_does_not_bless_damage(quick_path):
         ocrstore.compact(path)
     assert path.read_bytes() == damaged
     assert [entry.name for entry in quick_path.iterdir()] == [path.name]
-    with ocrstore.append(path) as target:
+    with ocrstore.edit(path) as target:
         target.replace("s7", {"a": np.full(100_000, 7, np.uint8)})
     ocrstore.compact(path)
     _check_whole(path, 10)

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.format import bulk, locking, mapping, publication
-from ocrstore.format.mapping import Mapping
+from ocrstore.format import lmdb_writer, lock, mapped_file, publish
+from ocrstore.format.mapped_file import MappedFile
 from ocrstore.inspection.facts import summarize
 
 fcntl = pytest.importorskip("fcntl", reason="where it is missing, the fallbacks run anyway")
@@ -63,10 +63,10 @@ def _is_locked_open(path):
 def windows(monkeypatch):
     """Let locking and publication take the branches of Windows, as far as they can run here."""
     system = SimpleNamespace(platform="win32")
-    monkeypatch.setattr(locking, "sys", system)
-    monkeypatch.setattr(publication, "sys", system)
+    monkeypatch.setattr(lock, "sys", system)
+    monkeypatch.setattr(publish, "sys", system)
     locks = FakeLocks()
-    monkeypatch.setattr(locking, "msvcrt", locks, raising=False)
+    monkeypatch.setattr(lock, "msvcrt", locks, raising=False)
     monkeypatch.delattr(os, "fdatasync", raising=False)
     monkeypatch.delattr(os, "O_CLOEXEC", raising=False)
     return locks
@@ -81,7 +81,7 @@ def _create(path, samples=4, **options):
 
 def _change(path):
     """Do all that writes to a store."""
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.append("new", {"a": np.full(5000, 9, np.uint8)})
     ocrstore.add_column(path, "b", ocrstore.Column("uint8"), np.arange(5, dtype="u1"))
     ocrstore.compact(path)
@@ -94,10 +94,10 @@ def _change(path):
 def test_windows_locks(quick_path, windows):
     """One writer at a time holds with the locks of Windows too, and all operations work."""
     path = _create(quick_path / "store.ocrs")
-    writer = ocrstore.append(path)
+    writer = ocrstore.edit(path)
     assert windows.calls
     for write in (
-        lambda: ocrstore.append(path),
+        lambda: ocrstore.edit(path),
         lambda: ocrstore.compact(path),
         lambda: ocrstore.create(path, SPEC, overwrite=True),
     ):
@@ -177,7 +177,7 @@ def test_without_fdatasync(quick_path, monkeypatch):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux's mincore")
 def test_resident_bytes_with_mincore(make_store):
     """What was just written is in the page cache; a file in memory is so in full."""
-    opened = Mapping(make_store())
+    opened = MappedFile(make_store())
     assert bytes(opened.buffer[:4096])  # in case its pages have been written and dropped meanwhile
     resident = opened.resident_nbytes()
     assert resident is not None
@@ -193,14 +193,14 @@ def test_resident_bytes_without_mincore(make_store, monkeypatch, lack):
         raise OSError("no library")
 
     if lack == "windows":
-        monkeypatch.setattr(mapping, "sys", SimpleNamespace(platform="win32"))
+        monkeypatch.setattr(mapped_file, "sys", SimpleNamespace(platform="win32"))
     elif lack == "no function":
-        monkeypatch.setattr(mapping.ctypes, "CDLL", lambda *args, **options: object())
+        monkeypatch.setattr(mapped_file.ctypes, "CDLL", lambda *args, **options: object())
     elif lack == "no library":
-        monkeypatch.setattr(mapping.ctypes, "CDLL", fail)
+        monkeypatch.setattr(mapped_file.ctypes, "CDLL", fail)
     else:
-        monkeypatch.setattr(mapping, "_mincore", lambda: lambda *args: -1)
-    assert Mapping(path).resident_nbytes() is None
+        monkeypatch.setattr(mapped_file, "_mincore", lambda: lambda *args: -1)
+    assert MappedFile(path).resident_nbytes() is None
     with ocrstore.open(path) as store:
         assert summarize(store).resident_nbytes is None
 
@@ -229,12 +229,12 @@ for name in ("register_at_fork", "fork", "fdatasync", "O_NONBLOCK", "O_CLOEXEC",
         delattr(os, name)
 platform, sys.platform = sys.platform, "win32"
 import ocrstore
-from ocrstore.format import locking
-assert locking.msvcrt is fake and not hasattr(locking, "fcntl")
+from ocrstore.format import lock
+assert lock.msvcrt is fake and not hasattr(lock, "fcntl")
 path = sys.argv[1]
 with ocrstore.create(path, {"a": ocrstore.Column("uint8", (5000,))}) as writer:
     writer.append("x", {"a": numpy.ones(5000, "u1")})
-with ocrstore.append(path) as writer:
+with ocrstore.edit(path) as writer:
     writer.append("y", {"a": numpy.ones(5000, "u1")})
 ocrstore.compact(path)
 store = ocrstore.open(path)
@@ -254,7 +254,7 @@ def test_imports_and_works_without_posix(quick_path):
 def test_the_format_does_not_depend_on_this_machine(quick_path):
     """Page size and byte order in the file are the format's, not the machine's."""
     data = _create(quick_path / "store.ocrs").read_bytes()
-    assert bulk.PAGE_SIZE == 4096
+    assert lmdb_writer.PAGE_SIZE == 4096
     assert int.from_bytes(data[16:20], "little") == 0xBEEFC0DE
     assert int.from_bytes(data[40:44], "little") == 4096
     assert ctypes.sizeof(ctypes.c_void_p) >= 4

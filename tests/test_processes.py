@@ -67,7 +67,7 @@ def test_a_pickled_store_is_the_one_that_was_pickled(make_store):
     path = make_store()
     store = ocrstore.open(path)
     data = pickle.dumps(store)
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.delete("s0")
     copy = pickle.loads(data)
     assert (copy.generation, copy.keys) == (store.generation, store.keys)
@@ -186,7 +186,7 @@ def test_failing_opens_and_writers_leak_nothing(make_store, tmp_path):
                     ocrstore.open(wrong)
             with pytest.raises(ocrstore.UnknownGenerationError):
                 ocrstore.open(path, generation=99999)
-            with pytest.raises(ZeroDivisionError), ocrstore.append(path) as writer:
+            with pytest.raises(ZeroDivisionError), ocrstore.edit(path) as writer:
                 writer.append("new", arrays, attributes={"number": 1})
                 raise ZeroDivisionError
             with pytest.raises(ocrstore.StoreExistsError):
@@ -209,7 +209,7 @@ def test_failing_opens_and_writers_leak_nothing(make_store, tmp_path):
 def test_a_forked_child_does_not_keep_the_lock(make_store, way):
     """A worker forked while a writer is open does not block the next writer for its lifetime."""
     path = make_store()
-    writer = ocrstore.append(path)
+    writer = ocrstore.edit(path)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -225,7 +225,7 @@ def test_a_forked_child_does_not_keep_the_lock(make_store, way):
             writer.close()
         else:
             del writer
-        with ocrstore.append(path) as again:
+        with ocrstore.edit(path) as again:
             again.delete("s1")
     finally:
         os.close(writing)

@@ -64,11 +64,11 @@ def test_a_closed_store_says_so(make_store):
 def test_history_tells_what_was_done(make_store):
     """Every generation has an entry: what, when, by which version, how many."""
     path = make_store(samples=3)
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.delete("s0")
         writer.metadata["note"] = "cleaned"
     store = ocrstore.open(path)
-    assert [entry["action"] for entry in store.history] == ["create", "append"]
+    assert [entry["action"] for entry in store.history] == ["create", "edit"]
     assert store.history[1]["deleted"] == 1 and store.history[1]["samples"] == 2
     assert store.metadata == {"note": "cleaned"}
     assert ocrstore.open(path, generation=1).metadata == {}

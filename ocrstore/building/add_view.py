@@ -20,7 +20,8 @@ from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
-from ocrstore.format.unfinished import drop_unfinished, find_unfinished
+from ocrstore.format.lmdb_update import drop_unfinished
+from ocrstore.format.resume import find_unfinished
 from ocrstore.recipe import DTYPES, Recipe
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store

@@ -12,7 +12,7 @@ from ocrstore.building.unfinished import name_work, why_not
 from ocrstore.building.views import IMPORTED, View, check_views, column_shapes, stored_views
 from ocrstore.errors import SchemaError
 from ocrstore.format.columns import Column
-from ocrstore.format.unfinished import Unfinished, find_unfinished
+from ocrstore.format.resume import Unfinished, find_unfinished
 from ocrstore.sources import Source
 from ocrstore.store import Store
 

@@ -25,8 +25,8 @@ from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
 from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
-from ocrstore.format.unfinished import drop_unfinished
-from ocrstore.format.writer import Writer, append, create
+from ocrstore.format.lmdb_update import drop_unfinished
+from ocrstore.format.writer import Writer, create, edit
 from ocrstore.sources import Source
 from ocrstore.store import Store
 from ocrstore.version import __version__
@@ -134,7 +134,7 @@ class _Run:
             return
         with (
             suppress(StoreBusyError, WriteError),  # the record stays as it was
-            append(self.plan.target, action="build") as writer,
+            edit(self.plan.target, action="build") as writer,
         ):
             writer.metadata["build"] = {**recorded, "source": source, "problems": problems}
 
@@ -145,7 +145,7 @@ class _Run:
         """
         plan, changes = self.plan, self.plan.changes
         assert plan.old is not None
-        with append(plan.target, action="build", resume=plan.token) as writer:
+        with edit(plan.target, action="build", resume=plan.token) as writer:
             table = writer.resumed_attributes()
             resumed = known_from(table)
             found = compare(self.source, resumed, maps_folder=plan.maps_folder)

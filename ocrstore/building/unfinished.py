@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrstore.building.views import View
-from ocrstore.format.unfinished import Unfinished
+from ocrstore.format.resume import Unfinished
 
 
 def name_work(

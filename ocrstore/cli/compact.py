@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json, progress_bar
-from ocrstore.format.editing import compact
-from ocrstore.format.unfinished import find_unfinished
+from ocrstore.format.compact import compact
+from ocrstore.format.resume import find_unfinished
 
 
 @click.command("compact")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ocrstore.cli.console import console, counted, human_bytes, shown
 from ocrstore.errors import DecodeError
-from ocrstore.format.unfinished import Unfinished
+from ocrstore.format.resume import Unfinished
 from ocrstore.inspection.difference import Difference
 from ocrstore.inspection.facts import ColumnSummary, Facts, Summary
 from ocrstore.inspection.sample_facts import SampleFacts, picture_of

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from ocrstore.errors import CorruptStoreError
 from ocrstore.format.columns import Column
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
-
-# pyarrow is imported where a row is compressed: raw columns are read without it
 
 ZSTD_LEVEL = 3
 
@@ -23,8 +19,6 @@ def encode_row(column: Column, array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]
     flat = array.reshape(-1).view(np.uint8)
     if column.is_raw:
         return flat
-    import pyarrow as pa
-
     compressed = _codec(column).compress(pa.py_buffer(flat))
     return np.frombuffer(compressed, np.uint8)
 
@@ -33,8 +27,6 @@ def decode_row(
     column: Column, data: memoryview, shape: tuple[int, ...], *, where: str
 ) -> npt.NDArray[Any]:
     """Return the read-only array of a zstd or lz4 row."""
-    import pyarrow as pa
-
     nbytes = column.nbytes_of(shape)
     if nbytes == 0:
         array: npt.NDArray[Any] = np.empty(shape, column.numpy_dtype)
@@ -53,8 +45,6 @@ def decode_row(
 
 
 def _decompress(column: Column, data: memoryview, nbytes: int) -> npt.NDArray[np.uint8]:
-    import pyarrow as pa
-
     if column.codec == "zstd":
         buffer = _codec(column).decompress(pa.py_buffer(data), decompressed_size=nbytes)
         return np.frombuffer(buffer, np.uint8)
@@ -70,8 +60,6 @@ def _decompress(column: Column, data: memoryview, nbytes: int) -> npt.NDArray[np
 
 
 def _codec(column: Column) -> pa.Codec:
-    import pyarrow as pa
-
     if column.codec == "zstd":
         return pa.Codec("zstd", compression_level=ZSTD_LEVEL)
     return pa.Codec("lz4")

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
-from ocrstore.errors import CorruptStoreError, SchemaError, StoreClosedError
+from ocrstore.errors import CorruptStoreError, SchemaError, StoreClosedError, UnknownSampleError
 from ocrstore.format import resume as resuming
-from ocrstore.format.acceptance import check_columns, stored_rows
 from ocrstore.format.attributes import to_table
-from ocrstore.format.changing import open_for_change
 from ocrstore.format.columns import Column
-from ocrstore.format.generations import check_metadata, history_entry, publish_generation
-from ocrstore.format.index import Rows
-from ocrstore.format.indextable import build_table
-from ocrstore.format.payload import PayloadWriter
+from ocrstore.format.index import Rows, build_table
+from ocrstore.format.lmdb_update import open_for_change
+from ocrstore.format.publish import check_metadata, history_entry, publish_generation
+from ocrstore.format.row_groups import RowGroupWriter, check_columns, stored_rows
 
 
 class ColumnWriter:
@@ -63,7 +61,7 @@ class ColumnWriter:
             """The keys of all samples, in row order."""
             self.generation = base.newest
             """The generation that gets the columns."""
-            self._payload = PayloadWriter(
+            self._payload = RowGroupWriter(
                 self._change.container,
                 self.columns,
                 first_group=base.manifest.groups,
@@ -180,3 +178,61 @@ class ColumnWriter:
             history=[*manifest.history, history_entry(self._action, generation, **counts)],
             metadata=check_metadata(metadata),
         )
+
+
+def add_column(
+    path: str | os.PathLike[str],
+    name: str,
+    column: Column,
+    arrays: Iterable[Any] | Mapping[str, Any],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Add a column to a store without rewriting any other.
+
+    `arrays` has one array per sample: in row order, or by key. It may be a generator; only one
+    row group is held in memory.
+    """
+    with ColumnWriter(path, {name: column}, metadata=metadata) as writer:
+        for array in _in_order(path, name, arrays, writer.keys):
+            writer.add({name: array})
+
+
+def add_columns(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, Column],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    action: str = "add_column",
+) -> None:
+    """Add several columns at once; `rows` has, per sample in row order, an array for each.
+
+    `metadata` replaces the store's own where given.
+    """
+    with ColumnWriter(path, columns, metadata=metadata, action=action) as writer:
+        for row in rows:
+            writer.add(row)
+
+
+def _in_order(
+    path: str | os.PathLike[str],
+    name: str,
+    arrays: Iterable[Any] | Mapping[str, Any],
+    keys: Sequence[str],
+) -> Iterator[Any]:
+    if isinstance(arrays, Mapping):
+        missing = [key for key in keys if key not in arrays]
+        if missing:
+            raise UnknownSampleError(
+                f"{path}: column {name!r}: no array for sample {missing[0]!r}."
+            )
+        unknown = [key for key in arrays if key not in set(keys)]
+        if unknown:
+            raise UnknownSampleError(f"{path}: column {name!r}: no sample {unknown[0]!r}.")
+        return (arrays[key] for key in keys)
+    if isinstance(arrays, Sized) and len(arrays) != len(keys):
+        raise SchemaError(
+            f"{path}: {len(keys)} samples need an array each; {len(arrays)} were given."
+        )
+    return iter(arrays)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from ocrstore.errors import SchemaError
-from ocrstore.format.damage import corrupt
+from ocrstore.errors import SchemaError, corrupt
 from ocrstore.format.layout import MAX_DIMENSION, MAX_NDIM, MAX_ROW_NBYTES
-from ocrstore.quicktuple import QuickTuple
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 DTYPES = (
     "bool",
@@ -26,40 +23,36 @@ CODECS = ("raw", "zstd", "lz4", "jpeg")
 Shape = tuple[int | None, ...]
 
 
-class Encoded(QuickTuple):
+class Encoded(NamedTuple):
     """A row that is already in its column's codec: the bytes, and the shape they decode to."""
 
     data: bytes
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class Column:
     """One named, typed array per sample; None in `shape` varies from sample to sample.
 
     Example: ``Column("uint8", (None, None, 3))`` for pictures of any size.
     """
 
-    # no dataclass: see quicktuple.py
-    __slots__ = ("codec", "dtype", "shape")
-    __match_args__ = ("dtype", "shape", "codec")
-
     dtype: str
-    shape: Shape
-    codec: str
+    shape: Shape = ()
+    codec: str = "raw"
 
-    def __init__(self, dtype: str, shape: Shape = (), codec: str = "raw") -> None:
+    def __post_init__(self) -> None:
         try:
-            name = np.dtype(dtype).name
+            name = np.dtype(self.dtype).name
         except TypeError as exc:
-            raise SchemaError(f"Unknown dtype {dtype!r}; one of {', '.join(DTYPES)}.") from exc
+            raise SchemaError(f"Unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}.") from exc
         if name not in DTYPES:
             raise SchemaError(f"dtype {name!r} cannot be stored; one of {', '.join(DTYPES)}.")
-        if codec not in CODECS:
-            raise SchemaError(f"Unknown codec {codec!r}; one of {', '.join(CODECS)}.")
+        if self.codec not in CODECS:
+            raise SchemaError(f"Unknown codec {self.codec!r}; one of {', '.join(CODECS)}.")
         object.__setattr__(self, "dtype", name)
-        object.__setattr__(self, "shape", _check_shape(shape))
-        object.__setattr__(self, "codec", codec)
-        if codec == "jpeg" and (name != "uint8" or self.shape != (None, None, 3)):
+        object.__setattr__(self, "shape", _check_shape(self.shape))
+        if self.codec == "jpeg" and (name != "uint8" or self.shape != (None, None, 3)):
             raise SchemaError(
                 "A jpeg column holds pictures: dtype uint8, shape (None, None, 3); found "
                 f"{name}, {self.shape}."
@@ -70,27 +63,6 @@ class Column:
                 f"A row of shape {self.shape} {name} could be larger than 2 GiB (sizes of 0 count "
                 "as 1)."
             )
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{self!r} cannot be changed; make another Column.")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{self!r} cannot be changed; make another Column.")
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Column):
-            return NotImplemented
-        mine, others = (self.dtype, self.shape, self.codec), (other.dtype, other.shape, other.codec)
-        return mine == others
-
-    def __hash__(self) -> int:
-        return hash((self.dtype, self.shape, self.codec))
-
-    def __repr__(self) -> str:
-        return f"Column(dtype={self.dtype!r}, shape={self.shape!r}, codec={self.codec!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Column, (self.dtype, self.shape, self.codec)
 
     @property
     def is_fixed(self) -> bool:

@@ -1,22 +1,18 @@
-"""The index as a reader holds it: where every row of every column lies, the keys, the table.
-
-Places and keys are read and checked without pyarrow, whose import takes longer than opening; the
-table is Arrow's, made when it is first asked for.
-"""
+"""The index: an Arrow table that says where every row of every sample lies (FORMAT.md 6)."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from ocrstore.format.arrowarrays import ArrowArray, Texts, read_arrays
-from ocrstore.format.arrowfile import check_arrow_file
-from ocrstore.format.arrowtypes import ArrowField, UnknownTypeError, read_fields
+from ocrstore.errors import SchemaError, corrupt
+from ocrstore.format.attributes import type_name
 from ocrstore.format.columns import Column
-from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import (
     MAX_KEY_NBYTES,
     MAX_ROW_NBYTES,
@@ -24,19 +20,26 @@ from ocrstore.format.layout import (
     ROW_ALIGNMENT,
     is_valid_name,
 )
-from ocrstore.quicktuple import QuickTuple
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
+_ARROW_ERRORS = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    MemoryError,
+    OverflowError,
+    struct.error,
+)
 
 
-class Rows(QuickTuple):
-    """Where the rows of one column lie; all arrays have one entry (or one line) per sample."""
+class Rows(NamedTuple):
+    """Where the rows of one column lie; every array has one entry per sample."""
 
     offset: npt.NDArray[np.int64]
     nbytes: npt.NDArray[np.int64]
     shape: npt.NDArray[np.int32]
+    """(samples, ndim)"""
     hash: npt.NDArray[np.uint64]
 
     @classmethod
@@ -53,38 +56,90 @@ class Rows(QuickTuple):
 
 
 class Index:
-    """A checked index; its arrays point into the buffer it was read from."""
+    """A checked index; table and arrays point into the buffer it was read from."""
 
-    def __init__(
-        self,
-        columns: Mapping[str, Column],
-        rows: Mapping[str, Rows],
-        keys: Sequence[str],
-        read_table: Callable[[], pa.Table],
-    ) -> None:
+    def __init__(self, table: pa.Table, columns: Mapping[str, Column]) -> None:
+        self.table = table
         self.columns = dict(columns)
-        self.rows = dict(rows)
-        self.keys = keys
-        """The keys of all samples, in row order; decoded as they are asked for."""
-        self._read_table = read_table
-        self._table: pa.Table | None = None
+        self.rows = {
+            name: _rows(_one_chunk(table[name]), column) for name, column in columns.items()
+        }
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return int(self.table.num_rows)
 
     @property
-    def table(self) -> pa.Table:
-        """The whole index as an Arrow table; imports pyarrow."""
-        if self._table is None:
-            self._table = self._read_table()
-        return self._table
+    def keys(self) -> list[str]:
+        """The keys of all samples, in row order; a new list for every call."""
+        return self.table["key"].to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    def key(self, row: int) -> str:
+        """Return the key of one sample."""
+        return self.table["key"][row].as_py()  # type: ignore[no-any-return]  # pyarrow is untyped
 
     @property
     def attributes(self) -> pa.Schema:
         """The schema of the attributes alone."""
-        from ocrstore.format.indextable import attributes_of
+        known = {"key", *self.columns}
+        return pa.schema([field for field in self.table.schema if field.name not in known])
 
-        return attributes_of(self.table.schema, self.columns)
+
+# --- writing --------------------------------------------------------------------------------
+
+
+def column_type(column: Column) -> pa.DataType:
+    """Return the Arrow type of a column's field in the index (FORMAT.md 6.2)."""
+    fields = [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("nbytes", pa.int64(), nullable=False),
+    ]
+    if column.shape:
+        item = pa.field("item", pa.int32(), nullable=False)
+        fields.append(pa.field("shape", pa.list_(item, len(column.shape)), nullable=False))
+    fields.append(pa.field("hash", pa.uint64(), nullable=False))
+    return pa.struct(fields)
+
+
+def build_table(
+    keys: Sequence[str],
+    columns: Mapping[str, Column],
+    rows: Mapping[str, Rows],
+    attributes: pa.Table,
+) -> pa.Table:
+    """Make an index table: key, then the columns, then the attributes."""
+    fields = [pa.field("key", pa.string(), nullable=False)]
+    arrays: list[Any] = [pa.array(keys, pa.string())]
+    for name, column in columns.items():
+        fields.append(pa.field(name, column_type(column), nullable=False))
+        arrays.append(_rows_array(column, rows[name]))
+    for field in attributes.schema:
+        fields.append(field)
+        arrays.append(attributes[field.name])
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _rows_array(column: Column, rows: Rows) -> pa.StructArray:
+    kind = column_type(column)
+    children = [pa.array(rows.offset), pa.array(rows.nbytes)]
+    if column.shape:
+        values = pa.array(np.ascontiguousarray(rows.shape).reshape(-1))
+        children.append(pa.FixedSizeListArray.from_arrays(values, type=kind.field("shape").type))
+    children.append(pa.array(rows.hash))
+    return pa.StructArray.from_arrays(children, fields=list(kind))
+
+
+def serialize(table: pa.Table) -> bytes:
+    """Encode a table as one Arrow IPC file with at most one record batch."""
+    sink = pa.BufferOutputStream()
+    table = table.combine_chunks()
+    if any(column.num_chunks > 1 for column in table.columns):
+        raise SchemaError("The index is larger than 2 GiB in one attribute; split the data set.")
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+
+# --- reading --------------------------------------------------------------------------------
 
 
 def parse_index(
@@ -92,93 +147,160 @@ def parse_index(
 ) -> Index:
     """Read an index and check all that can be checked without reading a row (FORMAT.md 6.4).
 
-    It must have `samples` lines; None if nobody has said how many.
+    Args:
+        payload: The Arrow file; the index points into it.
+        columns: The columns of the manifest.
+        samples: How many rows the manifest says there are; None if nothing says so.
+        where: The file and the record, for errors.
+
+    Raises:
+        CorruptStoreError: For all that rules R30 to R37 of FORMAT.md name.
     """
-    file = check_arrow_file(payload, where=where)
     try:
-        fields = read_fields(file.footer)
-    except UnknownTypeError as exc:
-        raise corrupt(where, f"a field cannot be an attribute: {exc}") from exc
-    except (ValueError, struct.error) as exc:
+        index = Index(_read_table(payload, columns, samples, where), columns)
+    except _ARROW_ERRORS as exc:  # the one place where Arrow's errors are translated
         raise corrupt(where, f"not a valid Arrow table: {exc}") from exc
-    _check_fields({field.name: field for field in fields}, len(fields), columns, where)
-    count, arrays = 0, {}
-    if file.batch is not None:
-        count = file.batch.rows
-        try:
-            arrays = read_arrays(fields, file.batch)
-        except ValueError as exc:
-            raise corrupt(where, f"not a valid Arrow table: {exc}") from exc
-    if samples is not None and count != samples:
-        raise corrupt(where, f"{count} rows, the manifest says {samples}.")
-    if any(arrays[name].has_nulls() for name in ("key", *columns) if name in arrays):
-        raise corrupt(where, "a key or a place is missing")
-    keys: Sequence[str] = _check_keys(Texts(arrays["key"]), where) if count else []
-    rows = {name: _rows(arrays.get(name), column) for name, column in columns.items()}
-
-    def read_table() -> pa.Table:
-        from ocrstore.format.indextable import parse_table
-
-        return parse_table(payload, columns, samples=count, where=where)
-
-    return Index(columns, rows, keys, read_table)
+    _check_keys(index, where)
+    return index
 
 
-def _check_fields(
-    fields: Mapping[str, ArrowField], count: int, columns: Mapping[str, Column], where: str
-) -> None:
-    if len(fields) != count:
+def _read_table(
+    payload: memoryview, columns: Mapping[str, Column], samples: int | None, where: str
+) -> pa.Table:
+    buffer = pa.py_buffer(payload)
+    reader = pa.ipc.open_file(buffer)
+    message = _record_batch_message(payload, buffer, reader.num_record_batches)
+    _check_fields(reader.schema, columns, where)
+    if message is None:  # a store without samples
+        table = reader.schema.empty_table()
+    else:
+        table = pa.Table.from_batches([pa.ipc.read_record_batch(message, reader.schema)])
+    if samples is not None and table.num_rows != samples:
+        raise corrupt(where, f"{table.num_rows} rows, the manifest says {samples}.")
+    table.validate(full=True)
+    if any(_has_nulls(_one_chunk(table[name])) for name in ("key", *columns)):
+        raise corrupt(where, "a key or the place of a row is missing (null)")
+    return table
+
+
+def _record_batch_message(
+    payload: memoryview, buffer: pa.Buffer, batches: int
+) -> pa.ipc.Message | None:
+    """Return the message of the one record batch, if it may be read (FORMAT.md 6.1).
+
+    Arrow inflates a compressed batch into as much memory as the batch claims to need, and pyarrow
+    does not tell whether a batch is compressed before it has done so. Therefore two fields are
+    looked up here in the Flatbuffers tables themselves: where the footer says the batch lies, and
+    whether the batch names a compression. Both tables have passed Arrow's verifier by then.
+    """
+    (footer_nbytes,) = struct.unpack_from("<i", payload, len(payload) - 10)
+    footer = payload[len(payload) - 10 - footer_nbytes : len(payload) - 10]
+    root = _indirect(footer, 0)
+    if _vector(footer, root, 2)[1]:
+        raise ValueError("it has dictionaries")
+    if batches > 1:
+        raise ValueError("it has more than one record batch")
+    if batches == 0:
+        return None
+    start, _ = _vector(footer, root, 3)
+    offset, metadata_nbytes, body_nbytes = struct.unpack_from("<qi4xq", footer, start)
+    end = offset + metadata_nbytes + body_nbytes
+    if min(offset, metadata_nbytes, body_nbytes) < 0 or end > len(payload):
+        raise ValueError("its record batch lies outside it")
+    if offset % 8 or metadata_nbytes % 8:  # Arrow's loops expect aligned numbers
+        raise ValueError("its record batch is not aligned")
+    message = pa.ipc.read_message(buffer.slice(offset, end - offset))
+    if message.type != "record batch":
+        raise ValueError(f"its record batch is a {message.type}")
+    # 8: the length of the metadata, and the mark before it
+    if (message.metadata.size + 8, message.body.size) != (metadata_nbytes, body_nbytes):
+        raise ValueError("its record batch is not as long as its footer says")
+    metadata = memoryview(message.metadata)
+    header = _field(metadata, _indirect(metadata, 0), 2)
+    if header is None or _field(metadata, _indirect(metadata, header), 3) is not None:
+        raise ValueError("its record batch is compressed")
+    return message
+
+
+def _indirect(data: memoryview, position: int) -> int:
+    """Follow the Flatbuffers offset at a position."""
+    return position + int(struct.unpack_from("<I", data, position)[0])
+
+
+def _field(data: memoryview, table: int, number: int) -> int | None:
+    """Return the position of a field of a Flatbuffers table; None if the table lacks it."""
+    vtable = table - int(struct.unpack_from("<i", data, table)[0])
+    (vtable_nbytes,) = struct.unpack_from("<H", data, vtable)
+    if 6 + 2 * number > vtable_nbytes:
+        return None
+    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * number)
+    return table + int(offset) if offset else None
+
+
+def _vector(data: memoryview, table: int, number: int) -> tuple[int, int]:
+    """Return the position of a vector's first item, and how many items there are."""
+    position = _field(data, table, number)
+    if position is None:
+        return 0, 0
+    start = _indirect(data, position)
+    return start + 4, int(struct.unpack_from("<I", data, start)[0])
+
+
+def _check_fields(schema: pa.Schema, columns: Mapping[str, Column], where: str) -> None:
+    fields = {field.name: field.type for field in schema}
+    if len(fields) != len(schema):
         raise corrupt(where, "two fields have one name.")
-    if "key" not in fields or fields["key"].kind != "utf8":
+    if fields.get("key") != pa.string():
         raise corrupt(where, "there is no field `key` of type string.")
     for name, column in columns.items():
-        if name not in fields or not _is_place(fields[name], column):
+        if fields.get(name) != column_type(column):
             raise corrupt(where, f"no place is recorded for column {name!r}.")
-    for name in fields:
-        if name != "key" and name not in columns and not is_valid_name(name):
+    for name, kind in fields.items():
+        if name == "key" or name in columns:
+            continue
+        if not is_valid_name(name):
             raise corrupt(where, f"attribute {name!r:.80} has a name that no attribute may have")
+        try:
+            type_name(kind)
+        except SchemaError as exc:
+            raise corrupt(where, f"attribute {name!r}: {exc}") from exc
 
 
-def _is_place(field: ArrowField, column: Column) -> bool:
-    """Tell whether a field has the type of a column's place (FORMAT.md 6.2)."""
-    found = [(child.name, child.kind, child.size) for child in field.children]
-    want = [("offset", "int64", 0), ("nbytes", "int64", 0), ("hash", "uint64", 0)]
-    parts = list(field.children)
-    if column.shape:
-        want.insert(2, ("shape", "fixed_size_list", len(column.shape)))
-        if len(parts) > 2:
-            parts += parts[2].children
-    sizes_fit = not column.shape or [part.kind for part in parts[4:]] == ["int32"]
-    return (
-        field.kind == "struct"
-        and found == want
-        and sizes_fit
-        and not any(part.nullable for part in parts)
-    )
+def _has_nulls(array: pa.Array) -> bool:
+    """Tell whether a value is null, here or in any part."""
+    if pa.types.is_struct(array.type):
+        parts = [array.field(number) for number in range(array.type.num_fields)]
+    else:
+        parts = [array.values] if pa.types.is_fixed_size_list(array.type) else []
+    return array.null_count > 0 or any(_has_nulls(part) for part in parts)
 
 
-def _check_keys(keys: Texts, where: str) -> Texts:
-    lengths = keys.lengths()
-    if lengths.min() < 1 or lengths.max() > MAX_KEY_NBYTES:
+def _check_keys(index: Index, where: str) -> None:
+    keys = index.keys
+    # a character has 1 to 4 bytes: only keys of many characters need to be encoded
+    if not all(keys) or any(
+        len(key) > MAX_KEY_NBYTES // 4 and len(key.encode()) > MAX_KEY_NBYTES for key in keys
+    ):
         raise corrupt(where, f"a key is empty or longer than {MAX_KEY_NBYTES} bytes")
-    if len(set(keys.encoded())) != len(keys):
+    if len(set(keys)) != len(keys):
         raise corrupt(where, "two samples have one key.")
-    return keys
 
 
-def _rows(array: ArrowArray | None, column: Column) -> Rows:
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+
+
+def _rows(array: pa.StructArray, column: Column) -> Rows:
     ndim = len(column.shape)
-    if array is None:  # a store without samples
-        return Rows.concatenate([], ndim)
-    count, parts = array.length, array.children
-    shape = np.empty((count, 0), np.int32)
+    shape = np.empty((len(array), 0), np.int32)
     if ndim:
-        shape = parts[2].children[0].numbers("<i4", count * ndim).reshape(count, ndim)
+        flat = array.field("shape").values.to_numpy(zero_copy_only=True)
+        shape = flat[: len(array) * ndim].reshape(len(array), ndim)
     return Rows(
-        parts[0].numbers("<i8", count),
-        parts[1].numbers("<i8", count),
+        array.field("offset").to_numpy(zero_copy_only=True),
+        array.field("nbytes").to_numpy(zero_copy_only=True),
         shape,
-        parts[-1].numbers("<u8", count),
+        array.field("hash").to_numpy(zero_copy_only=True),
     )
 
 
@@ -225,5 +347,5 @@ def check_places(index: Index, *, first: int, end: int, where: str) -> None:
 
 def _refuse(index: Index, bad: npt.NDArray[Any], where: str, column: str, why: str) -> None:
     if bad.any():
-        key = index.keys[int(np.argmax(bad))]
+        key = index.key(int(np.argmax(bad)))
         raise corrupt(where, f"sample {key!r}, column {column!r}: its row {why}")

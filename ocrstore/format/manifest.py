@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ocrstore.errors import UnsupportedFormatError
+from ocrstore.errors import UnsupportedFormatError, corrupt
 from ocrstore.format.columns import Column
-from ocrstore.format.damage import corrupt
 from ocrstore.format.layout import FORMAT_VERSION, KNOWN_FEATURES, is_valid_name
-from ocrstore.quicktuple import QuickTuple
 
 MAX_MANIFEST_NBYTES = 64 * 2**20
 MAX_JSON_DEPTH = 64
 
 
-class Manifest(QuickTuple):
+@dataclass(frozen=True, slots=True)
+class Manifest:
     """One generation. `metadata` and `history` are JSON of the layers above."""
 
     generation: int

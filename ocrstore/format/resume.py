@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from ocrstore.errors import CorruptStoreError, OCRStoreError
-from ocrstore.format.blobs import (
-    GROUP_MAGIC,
-    PENDING_MAGIC,
-    blob_value_nbytes,
-    decode_blob,
-    encode_blob,
-)
-from ocrstore.format.bulk import PAGE_SIZE
+from ocrstore.errors import CorruptStoreError, OCRStoreError, corrupt
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import extent_value_nbytes, parse_extent
-from ocrstore.format.index import Index, Rows, parse_index
-from ocrstore.format.indextable import serialize
+from ocrstore.format.index import Index, Rows, parse_index, serialize
 from ocrstore.format.layout import (
     GROUP_PREFIX,
     PENDING_KEY,
@@ -31,17 +23,26 @@ from ocrstore.format.layout import (
     extent_key,
     numbered_key,
 )
-from ocrstore.format.manifest import Manifest, encode_json
-from ocrstore.format.mapping import Mapping as FileMapping
-from ocrstore.format.pages import (
+from ocrstore.format.lmdb_reader import (
     OVERFLOW_COUNT,
     P_OVERFLOW,
     PAGE_HEADER,
     PageReader,
     Value,
 )
-from ocrstore.format.payload import located
-from ocrstore.format.snapshot import Snapshot
+from ocrstore.format.lmdb_writer import PAGE_SIZE
+from ocrstore.format.manifest import Manifest, decode_json, encode_json, parse_columns
+from ocrstore.format.mapped_file import MappedFile
+from ocrstore.format.publish import partial_path
+from ocrstore.format.records import (
+    GROUP_MAGIC,
+    PENDING_MAGIC,
+    decode_record,
+    encode_record,
+    record_value_nbytes,
+)
+from ocrstore.format.row_groups import located
+from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def encode_pending(
     `base` is the generation that is changed in place; without it a new store is written.
     """
     payload = _pending(columns, token, base)
-    return {PENDING_KEY: encode_blob(PENDING_MAGIC, 0, payload, page_size=PAGE_SIZE)}
+    return {PENDING_KEY: encode_record(PENDING_MAGIC, 0, payload, page_size=PAGE_SIZE)}
 
 
 def _pending(columns: Mapping[str, Column], token: str, base: Manifest | None) -> bytes:
@@ -87,7 +88,7 @@ def _pending(columns: Mapping[str, Column], token: str, base: Manifest | None) -
 
 def encode_group(number: int, table: pa.Table) -> dict[bytes, bytes]:
     """Make the record of one group: its part of the index, with offsets inside its extents."""
-    blob = encode_blob(GROUP_MAGIC, number, serialize(table), page_size=PAGE_SIZE)
+    blob = encode_record(GROUP_MAGIC, number, serialize(table), page_size=PAGE_SIZE)
     return {numbered_key(GROUP_PREFIX, number): blob}
 
 
@@ -107,7 +108,7 @@ def load(
     """
     manifest = base.manifest if base else None
     try:
-        scan = Scan(FileMapping(partial).buffer, columns)
+        scan = Scan(MappedFile(partial).buffer, columns)
         if bytes(scan.pending()) != _pending(columns, token, manifest):
             return None
     except OCRStoreError:
@@ -153,7 +154,7 @@ def _load_group(
         ):
             raise CorruptStoreError("the record and the extent do not agree")
         rows[name] = located(part, place.offset)
-    keys = list(index.keys)
+    keys = index.keys
     return ResumedGroup(number, keys, rows, index.table.select(index.attributes.names))
 
 
@@ -192,8 +193,8 @@ class Scan:
 
     def _blob(self, magic: bytes, number: int, key: bytes) -> memoryview:
         data = self.next()
-        payload = decode_blob(magic, number, data, what="record")
-        self.take(key, data, blob_value_nbytes(len(payload), page_size=PAGE_SIZE))
+        payload = decode_record(magic, number, data, what="record")
+        self.take(key, data, record_value_nbytes(len(payload), page_size=PAGE_SIZE))
         return payload
 
     def pending(self) -> memoryview:
@@ -206,3 +207,143 @@ class Scan:
         # the table outlives the mapping, so it gets memory of its own
         payload = memoryview(bytes(record))
         return parse_index(payload, self.columns, samples=samples, where="group record")
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What an interrupted run, or one that is still at work, has done without publishing it."""
+
+    path: str
+    """The hidden file that tells of it."""
+    token: str
+    """The name of the work."""
+    in_place: bool
+    """Whether it changes the published store; its rows lie there then, else in the hidden file."""
+    columns: tuple[str, ...]
+    samples: int
+    nbytes: int
+    """Of the rows of these samples."""
+    obstacle: str
+    """Why nobody can go on with it; empty if the same command does."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe it in JSON terms, without the work's name."""
+        return {
+            "path": self.path,
+            "in_place": self.in_place,
+            "columns": list(self.columns),
+            "samples": self.samples,
+            "nbytes": self.nbytes,
+            "obstacle": self.obstacle,
+        }
+
+
+def find_unfinished(path: str | os.PathLike[str]) -> Unfinished | None:
+    """Look for unfinished work on a store that is there or is to be; no row is read.
+
+    Takes no lock, and tells what it saw at one moment. Work without a single row group is none.
+    """
+    for partial in hidden_files(Path(path)):
+        try:
+            found = _read(partial, Path(path))
+        except OCRStoreError:
+            continue  # there is none, or nothing that could be used
+        if found is not None:
+            return found
+    return None
+
+
+def hidden_files(target: Path) -> Iterator[Path]:
+    """Name where the work on a store, reached by a link or not, would lie."""
+    return iter(dict.fromkeys((partial_path(target.resolve()), partial_path(target))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    generation: int
+    fingerprint: str
+    groups: int
+
+
+def _read(partial: Path, target: Path) -> Unfinished | None:
+    scan = Scan(MappedFile(partial).buffer, {})
+    record = decode_json(scan.pending(), where=str(partial))
+    scan.columns = parse_columns(record.get("columns") or [], where=str(partial))
+    base = _base(record, where=str(partial))
+    records = list(_records(scan, base))
+    if not records:
+        return None
+    obstacle = ""
+    if base is not None:
+        store = take_snapshot(target)
+        if _is_in_store(store, base.groups, records[0], published=True):
+            return None  # published; only its hidden file was not removed any more
+        obstacle = _obstacle(store, base, records)
+    return Unfinished(
+        path=str(partial),
+        token=str(record.get("token")),
+        in_place=base is not None,
+        columns=tuple(scan.columns),
+        samples=len({key for index in records for key in index.keys}),
+        nbytes=sum(int(r.nbytes.sum()) for index in records for r in index.rows.values()),
+        obstacle=obstacle,
+    )
+
+
+def _base(record: Mapping[str, Any], *, where: str) -> _Base | None:
+    if "base" not in record:
+        return None
+    try:
+        base = _Base(**record["base"])
+    except TypeError as exc:
+        raise corrupt(where, f"not a pending record: {exc}") from exc
+    if not isinstance(base.groups, int):
+        raise corrupt(where, "not a pending record")
+    return base
+
+
+def _records(scan: Scan, base: _Base | None) -> Iterator[Index]:
+    """Read the records of all groups, up to the first that is not whole."""
+    number = base.groups if base else 0
+    while True:
+        try:
+            for name in scan.columns if base is None else ():
+                data = scan.next()
+                scan.take(extent_key(number, name), data, len(data))
+            index = scan.record(number)
+        except OCRStoreError:
+            return
+        yield index
+        number += 1
+
+
+def _obstacle(store: Snapshot, base: _Base, records: list[Index]) -> str:
+    now = store.manifest
+    if (now.generation, now.fingerprint) != (base.generation, base.fingerprint):
+        return (
+            f"the store has changed since (generation {now.generation} now, "
+            f"{base.generation} when the work began)"
+        )
+    for number, index in enumerate(records, base.groups):
+        if not _is_in_store(store, number, index, published=False):
+            return "another writer has freed its row groups, or they are damaged"
+    return ""
+
+
+def _is_in_store(store: Snapshot, number: int, index: Index, *, published: bool) -> bool:
+    """Whether the extents of a group are those that its record speaks of."""
+    if (number < store.manifest.groups) != published:
+        return False
+    pages = PageReader(store.mapping.buffer, name=store.mapping.path)
+    columns: Mapping[str, Column] = index.columns
+    for name in columns:
+        try:
+            value = pages.find(extent_key(number, name))
+            if value is None:
+                return False
+            extent = parse_extent(pages.view(value), group=number, column=name, where="extent")
+        except OCRStoreError:
+            return False
+        if not np.array_equal(extent.entries["hash"], index.rows[name].hash):
+            return False
+    return True

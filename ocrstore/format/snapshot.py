@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from typing import NamedTuple
 
 from ocrstore.errors import (
     CorruptStoreError,
     NotAStoreError,
     UnknownGenerationError,
     UnsupportedFormatError,
+    corrupt,
 )
-from ocrstore.format.blobs import (
-    EXTENT_MAGIC,
-    HEADER_NBYTES,
-    INDEX_MAGIC,
-    MANIFEST_MAGIC,
-    decode_blob,
-)
-from ocrstore.format.damage import corrupt
 from ocrstore.format.index import Index, check_places, parse_index
 from ocrstore.format.layout import (
     INDEX_PREFIX,
@@ -28,10 +22,16 @@ from ocrstore.format.layout import (
     numbered_key,
     parse_numbered_key,
 )
+from ocrstore.format.lmdb_reader import META_NBYTES, PageReader, Value
 from ocrstore.format.manifest import Manifest, parse_manifest
-from ocrstore.format.mapping import Mapping
-from ocrstore.format.pages import META_NBYTES, PageReader, Value
-from ocrstore.quicktuple import QuickTuple
+from ocrstore.format.mapped_file import MappedFile
+from ocrstore.format.records import (
+    EXTENT_MAGIC,
+    HEADER_NBYTES,
+    INDEX_MAGIC,
+    MANIFEST_MAGIC,
+    decode_record,
+)
 
 _ATTEMPTS = 64
 _EXTENT_START = struct.Struct("<8sI")  # magic, group (FORMAT.md 5.1)
@@ -46,7 +46,7 @@ class Snapshot:
 
     def __init__(
         self,
-        mapping: Mapping,
+        mapping: MappedFile,
         manifest: Manifest,
         index: Index,
         generations: tuple[int, ...],
@@ -92,7 +92,7 @@ def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None
     if sys.byteorder != "little":
         raise UnsupportedFormatError("ocrstore files are little-endian; this machine is not.")
     for attempt in range(_ATTEMPTS):
-        mapping = Mapping(path)
+        mapping = MappedFile(path)
         before = read_metas(mapping)
         try:
             found = _find(mapping, generation)
@@ -105,19 +105,19 @@ def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None
     raise AssertionError("unreachable")  # the last attempt returns or raises
 
 
-def read_metas(mapping: Mapping) -> bytes:
+def read_metas(mapping: MappedFile) -> bytes:
     """Return the bytes that every commit changes: both meta pages, for any page size."""
     buffer = mapping.buffer
     starts = (0, 4096, 8192, 16384, 32768)
     return b"".join(bytes(buffer[start : start + META_NBYTES]) for start in starts)
 
 
-def has_changed(mapping: Mapping, before: bytes) -> bool:
+def has_changed(mapping: MappedFile, before: bytes) -> bool:
     """Tell whether a commit was made, or is being made, since `read_metas` returned `before`."""
     return mapping.has_grown() or read_metas(mapping) != before
 
 
-class _Found(QuickTuple):
+class _Found(NamedTuple):
     """Where the records of one generation lie."""
 
     pages: PageReader
@@ -127,7 +127,7 @@ class _Found(QuickTuple):
     index_place: Value
 
 
-def _find(mapping: Mapping, generation: int | None) -> _Found:
+def _find(mapping: MappedFile, generation: int | None) -> _Found:
     pages = PageReader(mapping.buffer, name=mapping.path)
     newest = newest_generation(pages)
     if generation is None:
@@ -141,7 +141,7 @@ def _find(mapping: Mapping, generation: int | None) -> _Found:
     )
 
 
-def _load(mapping: Mapping, found: _Found) -> Snapshot:
+def _load(mapping: MappedFile, found: _Found) -> Snapshot:
     pages = found.pages
     # the headers have the hashes of manifest and index, and the index those of all rows
     seals = [
@@ -156,7 +156,7 @@ def _load(mapping: Mapping, found: _Found) -> Snapshot:
     return Snapshot(mapping, manifest, index, found.generations, tuple(seals))
 
 
-def _seal_of_rows(mapping: Mapping, start: int, groups: int) -> list[tuple[int, bytes]]:
+def _seal_of_rows(mapping: MappedFile, start: int, groups: int) -> list[tuple[int, bytes]]:
     """Return the first bytes of the extent at `start`, if a published one is there."""
     first = bytes(mapping.buffer[start : start + _SEAL_NBYTES])
     magic, group = _EXTENT_START.unpack(first[: _EXTENT_START.size].ljust(_EXTENT_START.size))
@@ -219,11 +219,11 @@ def _find_index(pages: PageReader, generation: int) -> Value:
 
 def _parse_manifest(pages: PageReader, generation: int, value: Value) -> Manifest:
     where = f"{pages.name}: manifest of generation {generation}"
-    payload = decode_blob(MANIFEST_MAGIC, generation, pages.view(value), what=where)
+    payload = decode_record(MANIFEST_MAGIC, generation, pages.view(value), what=where)
     return parse_manifest(payload, generation=generation, where=where)
 
 
 def _parse_index(pages: PageReader, manifest: Manifest, value: Value) -> Index:
     where = f"{pages.name}: index of generation {manifest.generation}"
-    payload = decode_blob(INDEX_MAGIC, manifest.generation, pages.view(value), what=where)
+    payload = decode_record(INDEX_MAGIC, manifest.generation, pages.view(value), what=where)
     return parse_index(payload, manifest.columns, samples=manifest.samples, where=where)

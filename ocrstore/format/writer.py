@@ -18,25 +18,28 @@ from ocrstore.errors import (
     UnknownSampleError,
 )
 from ocrstore.format import resume as resuming
-from ocrstore.format.acceptance import Arrays, check_columns, check_key, stored_rows
 from ocrstore.format.attributes import check_schema, to_schema, to_table, unify
-from ocrstore.format.bulk import BulkFile
-from ocrstore.format.changing import Journaled, open_for_change
 from ocrstore.format.columns import Column
-from ocrstore.format.environment import Environment
-from ocrstore.format.generations import check_metadata, history_entry, publish_generation
-from ocrstore.format.index import Rows
-from ocrstore.format.indextable import build_table
-from ocrstore.format.locking import FileLock
-from ocrstore.format.payload import PayloadWriter
-from ocrstore.format.publication import check_target, partial_path, publish
+from ocrstore.format.index import Rows, build_table
+from ocrstore.format.lmdb_update import Environment, Journaled, open_for_change
+from ocrstore.format.lmdb_writer import LmdbWriter
+from ocrstore.format.lock import FileLock
+from ocrstore.format.publish import (
+    check_metadata,
+    check_target,
+    history_entry,
+    partial_path,
+    publish_generation,
+    rename_into_place,
+)
+from ocrstore.format.row_groups import Arrays, RowGroupWriter, check_columns, check_key, stored_rows
 from ocrstore.format.snapshot import Snapshot
 
 
 class Writer:
     """Takes samples and publishes them together when its `with` block ends.
 
-    Made by `ocrstore.create` and `ocrstore.append`. Arrays are copied when they are given, so the
+    Made by `ocrstore.create` and `ocrstore.edit`. Arrays are copied when they are given, so the
     caller may reuse them. If the block raises, nothing is published. Not for several threads at
     once; not usable in a forked child.
     """
@@ -44,7 +47,7 @@ class Writer:
     def __init__(
         self,
         target: Path,
-        container: BulkFile | Environment | Journaled,
+        container: LmdbWriter | Environment | Journaled,
         locks: Sequence[FileLock],
         columns: Mapping[str, Column],
         *,
@@ -75,10 +78,10 @@ class Writer:
         self._records: list[Mapping[str, Any]] = []
         self._tables: list[pa.Table] = []
         self._taken = len(base.index) if base else 0
-        keys = list(base.index.keys) if base else []
+        keys = base.index.keys if base else []
         self._order: dict[str, int] = {key: row for row, key in enumerate(keys)}
         self._counts = {"appended": 0, "replaced": 0, "deleted": 0}
-        self._payload = PayloadWriter(
+        self._payload = RowGroupWriter(
             container,
             columns,
             first_group=base.manifest.groups if base else 0,
@@ -250,12 +253,12 @@ class Writer:
             metadata=metadata,
             deletes=resuming.leftovers(self._payload.next_group) if self._partial else (),
         )
-        if isinstance(self._container, BulkFile):
+        if isinstance(self._container, LmdbWriter):
             self._container.finish()
         self._container.close()
         if self._partial is not None:
             check_target(self.path, overwrite=self._overwrite)  # it may have appeared meanwhile
-            publish(self._partial, self.path, locks=self._locks)
+            rename_into_place(self._partial, self.path, locks=self._locks)
 
     def _index_table(self) -> pa.Table:
         rows = self._payload.rows()
@@ -327,7 +330,7 @@ def create(
     options = {"group_rows": group_rows, "group_nbytes": group_nbytes}
     partial = partial_path(target)
     locks = [FileLock(partial, create=True, store=target)]
-    container: BulkFile | None = None
+    container: LmdbWriter | None = None
     try:
         check_target(target, overwrite=overwrite)  # another writer may have published it just now
         if target.exists():  # a writer that is adding to it would lose its work
@@ -336,7 +339,7 @@ def create(
         if resume is not None and not start_over:
             resumed = resuming.load(partial, columns, resume)
         # opened, and emptied, only under its lock: no other writer can be at work in it
-        container = BulkFile(partial, resume=resumed.values if resumed else None)
+        container = LmdbWriter(partial, resume=resumed.values if resumed else None)
         if resume is not None and resumed is None:
             container.commit(resuming.encode_pending(columns, resume))
     except BaseException:
@@ -368,11 +371,11 @@ def create(
     return writer
 
 
-def append(
+def edit(
     path: str | os.PathLike[str],
     *,
     resume: str | None = None,
-    action: str = "append",
+    action: str = "edit",
     group_rows: int | None = None,
     group_nbytes: int | None = None,
 ) -> Writer:

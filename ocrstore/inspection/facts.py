@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocrstore.format.columns import Column
-from ocrstore.format.unfinished import Unfinished, find_unfinished
+from ocrstore.format.resume import Unfinished, find_unfinished
 from ocrstore.inspection.integrity import Integrity, check_headers
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.source_status import (

@@ -9,8 +9,8 @@ import numpy as np
 from ocrstore.errors import CorruptStoreError, OCRStoreError
 from ocrstore.format.extents import ENTRY, parse_extent
 from ocrstore.format.layout import EXTENT_PREFIX, parse_extent_key
-from ocrstore.format.mapping import Mapping
-from ocrstore.format.pages import Meta, Node, PageReader
+from ocrstore.format.lmdb_reader import Meta, Node, PageReader
+from ocrstore.format.mapped_file import MappedFile
 from ocrstore.store import Store
 
 _SHOWN = 20
@@ -44,20 +44,20 @@ def check_headers(store: Store) -> Integrity:
         if result.ok or (_metas(mapping) == before and not mapping.has_grown()):
             return result
         # a commit meanwhile may have reused tree pages that were being read; rows never move
-        fresh = Mapping(store.path)
+        fresh = MappedFile(store.path)
         if (fresh.device, fresh.inode) == (mapping.device, mapping.inode):
             mapping = fresh
     return result
 
 
-def _metas(mapping: Mapping) -> tuple[Meta, Meta] | None:
+def _metas(mapping: MappedFile) -> tuple[Meta, Meta] | None:
     try:
         return PageReader(mapping.buffer, name=mapping.path).metas
     except OCRStoreError:
         return None
 
 
-def _check(store: Store, mapping: Mapping) -> Integrity:
+def _check(store: Store, mapping: MappedFile) -> Integrity:
     findings: list[str] = []
     listed: dict[str, list[np.ndarray]] = {name: [] for name in store.columns}
     extents = 0

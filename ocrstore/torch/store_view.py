@@ -223,7 +223,7 @@ class StoreView:
 
     def key(self, row: int) -> str:
         """Return a sample's key."""
-        return self.store.snapshot.index.keys[row]
+        return self.store.snapshot.index.key(row)
 
     @cached_property
     def index_reader(self) -> IndexReader:

@@ -29,17 +29,17 @@ def run_child(dataset, body, *, workers=0, code=None, call=BUILD, before=""):
         from ocrstore.building.add_view import add_view
         from ocrstore.building.build import build
 
-        from ocrstore.format.bulk import BulkFile
+        from ocrstore.format.lmdb_writer import LmdbWriter
 
         Now = namedtuple("Now", "done total")
-        bulk_commit = BulkFile.commit
+        bulk_commit = LmdbWriter.commit
 
         def commit_and_wait(self, puts, **options):
             places = bulk_commit(self, puts, **options)
             self.wait()  # a thread writes; the tests need to know how far it got
             return places
 
-        BulkFile.commit = commit_and_wait
+        LmdbWriter.commit = commit_and_wait
 
         def progress(now):
 {textwrap.indent(textwrap.dedent(body), " " * 12)}

@@ -17,7 +17,7 @@ def rewrite(dataset, column, change, key="img_001.jpg"):
     arrays = {name: np.array(store[name][row]) for name in store.columns}
     change(arrays[column])
     attributes = store.attributes(row)
-    with ocrstore.append(dataset.store) as writer:
+    with ocrstore.edit(dataset.store) as writer:
         writer.replace(key, arrays, attributes=attributes)
 
 

@@ -17,9 +17,9 @@ from ocrstore.building.derive import Deriver
 from ocrstore.cli import cli as ocrstore_command
 from ocrstore.errors import SourceError, WorkerDiedError
 from ocrstore.format.layout import extent_key
-from ocrstore.format.pages import PageReader
-from ocrstore.format.publication import partial_path
-from ocrstore.format.unfinished import find_unfinished
+from ocrstore.format.lmdb_reader import PageReader
+from ocrstore.format.publish import partial_path
+from ocrstore.format.resume import find_unfinished
 from tests.building.conftest import SIZE, Dataset, draw, encode, kinds
 from tests.building.interrupting import ADD_VIEW, GROUP, SMALL, fresh, go_on, run_child
 
@@ -28,7 +28,7 @@ WORK = NEW + CHANGED
 KILL = "if now.done == {}: os.kill(os.getpid(), signal.SIGKILL)"
 NEEDS_KILL = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 PUBLICATION = """
-    from ocrstore.format.environment import Environment
+    from ocrstore.format.lmdb_update import Environment
 
     commit = Environment.commit
 
@@ -364,7 +364,7 @@ def test_a_source_that_is_as_it_was(changed, prepared):
 def test_a_store_that_others_changed(changed):
     """Another generation was published since: the work is discarded, and the report says why."""
     interrupt(changed)
-    with ocrstore.append(changed.store) as writer:
+    with ocrstore.edit(changed.store) as writer:
         writer.delete("m0010.png")
     report = go_on(changed)
     assert report.resumed == 0 and "generation 2 now, 1 when the work began" in report.discarded

@@ -29,7 +29,7 @@ def store(tmp_path):
             arrays = {"image": np.full((row + 1, 4, 3), row, np.uint8), "thumb": np.zeros(9, "u1")}
             words = [f"wörd, {row}"] * row
             writer.append(f"img [{row}].jpg", arrays, attributes={"width": row, "words": words})
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.delete("img [4].jpg")
     return path
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from ocrstore.format import bulk, environment, writer
+from ocrstore.format import lmdb_update, lmdb_writer, writer
 from tests.drivers import operations
 
 MODES = {"before": 1, "halfway": 2}
@@ -48,9 +48,9 @@ def kill_at_call(position: int) -> None:
 
         setattr(owner, name, guarded)
 
-    guard(environment.Environment, "commit")
-    guard(bulk.BulkFile, "commit")
-    guard(bulk.BulkFile, "finish")
+    guard(lmdb_update.Environment, "commit")
+    guard(lmdb_writer.LmdbWriter, "commit")
+    guard(lmdb_writer.LmdbWriter, "finish")
     guard(writer, "check_target")
     guard(Path, "replace")
     for name in ("fsync", "fdatasync", "unlink"):

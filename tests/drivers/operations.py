@@ -8,7 +8,7 @@ import numpy as np
 
 import ocrstore
 from ocrstore.format.column_writer import ColumnWriter
-from ocrstore.format.unfinished import drop_unfinished
+from ocrstore.format.lmdb_update import drop_unfinished
 
 COLUMNS = {
     "image": ocrstore.Column("uint8", (None, None, 3)),
@@ -49,7 +49,7 @@ def resume(path: Path) -> int:
 
 def append(path: Path) -> None:
     """Add, replace and delete samples."""
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         fill(writer, SAMPLES, SAMPLES + 3)
         writer.replace("s1", arrays(50), attributes={"number": 50})
         if "s2" in writer:
@@ -69,7 +69,7 @@ def add_column(path: Path) -> None:
 
 def update(path: Path) -> int:
     """Change samples in place in several row groups, going on where an interrupted run stopped."""
-    with ocrstore.append(path, resume="work", group_rows=3) as writer:
+    with ocrstore.edit(path, resume="work", group_rows=3) as writer:
         done = set(writer.resumed_attributes()["key"].to_pylist())
         for number in range(3):
             if f"s{number}" not in done:

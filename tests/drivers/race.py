@@ -36,7 +36,7 @@ def create(path: Path, samples: int = 3) -> None:
 
 def append(path: Path, turn: int) -> None:
     """Add a sample, take one away, and sometimes give up."""
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         number = int(writer.keys[-1]) + 1
         writer.append(str(number), row(number), attributes={"number": number})
         if len(writer) > 40:

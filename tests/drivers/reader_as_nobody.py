@@ -18,7 +18,7 @@ import ocrstore
 def main(path: str) -> None:
     """Read everything; show that writing is refused with a clear error."""
     # names import what they need when they are first used: now, while Python's files may be read
-    ocrstore.append, ocrstore.compact, ocrstore.create
+    ocrstore.edit, ocrstore.compact, ocrstore.create
     ocrstore.verify(path)
     if os.getuid() == 0:
         os.setgroups([])
@@ -32,7 +32,7 @@ def main(path: str) -> None:
     errors = []
     spec = ocrstore.Column("uint8")
     for write in (
-        lambda: ocrstore.append(path),
+        lambda: ocrstore.edit(path),
         lambda: ocrstore.compact(path),
         lambda: ocrstore.add_column(path, "more", spec, np.zeros(rows, "u1")),
         lambda: ocrstore.create(path, {"more": spec}, overwrite=True),

@@ -148,7 +148,7 @@ def test_meta_pages_are_never_free(page, tmp_path):
     findings = [finding.message for finding in ocrstore.verify(path).findings]
     assert any("free list" in message for message in findings), findings
     with pytest.raises(CorruptStoreError, match="not safe to write"):
-        ocrstore.append(path)
+        ocrstore.edit(path)
 
 
 def test_sound_store_has_no_findings(tmp_path):

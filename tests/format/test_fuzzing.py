@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 import ocrstore
 from ocrstore.errors import OCRStoreError
-from ocrstore.format.accounting import take_census
-from ocrstore.format.blobs import MANIFEST_MAGIC, decode_blob, encode_blob
 from ocrstore.format.codecs import decode_row
 from ocrstore.format.extents import parse_extent
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import check_places, parse_index
+from ocrstore.format.lmdb_check import check_pages
+from ocrstore.format.lmdb_reader import PageReader
 from ocrstore.format.manifest import parse_manifest
-from ocrstore.format.pages import PageReader
+from ocrstore.format.records import MANIFEST_MAGIC, decode_record, encode_record
 from tests.format import crafting as craft
 from tests.format.rejecting import COLUMNS, write_store
 
@@ -79,7 +79,7 @@ def read_pages(data: bytes) -> None:
     with suppress(OCRStoreError):
         reader = PageReader(memoryview(data), name="fuzzed")
         for action in (
-            lambda: take_census(reader),
+            lambda: check_pages(reader),
             lambda: reader.last(),
             lambda: [reader.find(key) for key in reader.keys_with(b"")],
             lambda: reader.find(craft.MANIFEST),
@@ -112,7 +112,7 @@ def read_extent(data: bytes) -> None:
 def read_blob(data: bytes) -> None:
     """Unwrap a record."""
     with suppress(OCRStoreError):
-        decode_blob(MANIFEST_MAGIC, 1, memoryview(data), what="fuzzed")
+        decode_record(MANIFEST_MAGIC, 1, memoryview(data), what="fuzzed")
 
 
 READERS = {
@@ -230,5 +230,5 @@ def test_whole_files(parts, mutate, tmp_path):
 def test_blobs_come_back():
     """What is wrapped is unwrapped, whatever its size."""
     for size in (0, 1, 4031, 4032, 4033, 50_000):
-        value = encode_blob(MANIFEST_MAGIC, 3, b"x" * size, page_size=4096)
-        assert bytes(decode_blob(MANIFEST_MAGIC, 3, memoryview(value), what="it")) == b"x" * size
+        value = encode_record(MANIFEST_MAGIC, 3, b"x" * size, page_size=4096)
+        assert bytes(decode_record(MANIFEST_MAGIC, 3, memoryview(value), what="it")) == b"x" * size

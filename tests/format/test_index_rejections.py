@@ -72,7 +72,7 @@ def index_removed(path):
 
 
 CASES.add_all(
-    "R30", CorruptStoreError, "not an Arrow file",
+    "R30", CorruptStoreError, "not a valid Arrow table",
     index_of_nothing=index(b""),
     index_of_zeros=index(bytes(1000)),
     index_of_text=index(b"ARROW1\0\0" + b"x" * 1000 + b"ARROW1"),

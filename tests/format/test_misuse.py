@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import ocrstore
-from ocrstore.format import bulk
-from ocrstore.format.accounting import take_census
-from ocrstore.format.environment import Environment
-from ocrstore.format.mapping import Mapping
-from ocrstore.format.pages import PageReader
+from ocrstore.format import lmdb_writer
+from ocrstore.format.lmdb_check import check_pages
+from ocrstore.format.lmdb_reader import PageReader
+from ocrstore.format.lmdb_update import Environment
+from ocrstore.format.mapped_file import MappedFile
 
 SPEC = {"a": ocrstore.Column("uint8", (2,)), "b": ocrstore.Column("float32", (None,))}
 GOOD = {"a": np.zeros(2, np.uint8), "b": np.zeros(1, np.float32)}
@@ -148,7 +148,7 @@ def test_metadata_must_be_json(quick_path, metadata):
 def test_changing_what_is_not_there(make_store):
     """Replacing and deleting need a sample; columns need arrays for all samples, and a name."""
     path = make_store(samples=3)
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         for change in (writer.delete, lambda key: writer.replace(key, {})):
             with pytest.raises(ocrstore.UnknownSampleError, match="use append"):
                 change("nobody")
@@ -174,7 +174,7 @@ def test_changing_what_is_not_there(make_store):
 def test_a_closed_writer_says_so(make_store):
     """After the block, and in a forked child, a writer refuses."""
     path = make_store(samples=1)
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.delete("s0")
         if "fork" in multiprocessing.get_all_start_methods():
             context = multiprocessing.get_context("fork")
@@ -196,10 +196,10 @@ def _must_refuse(writer):
 
 def test_the_map_grows_with_the_file(make_store, monkeypatch):
     """An append larger than LMDB's map makes the map larger first."""
-    monkeypatch.setattr("ocrstore.format.environment._MAP_STEP", 4096)
-    monkeypatch.setattr("ocrstore.format.environment._SLACK_PAGES", 16)
+    monkeypatch.setattr("ocrstore.format.lmdb_update._MAP_STEP", 4096)
+    monkeypatch.setattr("ocrstore.format.lmdb_update._SLACK_PAGES", 16)
     path = make_store(samples=2)
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         for number in range(200):
             arrays = {
                 "image": np.full((50, 60, 3), number, np.uint8),
@@ -216,7 +216,7 @@ def test_a_key_is_never_written_twice(make_store):
     """The container refuses to put a second value under a key."""
     path = make_store(samples=1)
     environment = Environment(path)
-    reader = PageReader(Mapping(path).buffer, name="test")
+    reader = PageReader(MappedFile(path).buffer, name="test")
     taken = next(iter(reader.keys_with(b"manifest/")))
     with pytest.raises(ocrstore.CorruptStoreError, match="there already"):
         environment.commit({taken: bytes(5000)})
@@ -226,11 +226,11 @@ def test_a_key_is_never_written_twice(make_store):
 
 def test_large_trees_and_free_lists_are_sound(quick_path, monkeypatch):
     """Thousands of keys and a free list in several records give a file that liblmdb accepts."""
-    monkeypatch.setattr(bulk, "_FREE_CHUNK", 300)
+    monkeypatch.setattr(lmdb_writer, "_FREE_CHUNK", 300)
     path = quick_path / "a.mdb"
     path.touch()
     for count in (0, 1, 50, 51, 2300):
-        file = bulk.BulkFile(path)
+        file = lmdb_writer.LmdbWriter(path)
         keys = [b"k%07d" % number for number in range(count)]
         file.commit({key: bytes(4080) for key in keys})
         file.commit({}, deletes=keys[1::2])
@@ -240,7 +240,7 @@ def test_large_trees_and_free_lists_are_sound(quick_path, monkeypatch):
         with environment.begin() as transaction:
             assert [key for key, _ in transaction.cursor()] == keys[::2]
         environment.close()
-        census = take_census(PageReader(Mapping(path).buffer, name="test"))
+        census = check_pages(PageReader(MappedFile(path).buffer, name="test"))
         assert census.problems == [] and census.free_pages == len(keys[1::2])
         verifier = pytest.importorskip("lmdb.verify")
         assert verifier.verify(str(path)) == []

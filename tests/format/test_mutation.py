@@ -33,10 +33,10 @@ def small(memory_folder):
             writer.append(
                 f"{row}.jpg", sample(row), attributes={"width": row, "words": ["a"] * row}
             )
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.replace("1.jpg", sample(2), attributes={"width": 7})
         writer.delete("2.jpg")
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.append("9.jpg", sample(3), attributes={"width": 9, "words": []})
     return path, path.read_bytes(), content(path)
 
@@ -63,7 +63,7 @@ def check(folder, good, data, original):
     if result.findings:
         return "found"
     assert content(path) == original, "verify was content with a store that reads differently"
-    with ocrstore.append(path) as writer:  # and it is safe to write to
+    with ocrstore.edit(path) as writer:  # and it is safe to write to
         writer.delete("0.jpg")
     assert ocrstore.verify(path).ok
     return "harmless"
@@ -136,6 +136,6 @@ def test_appended_garbage_is_shown_to_be_dead(small):
     result = ocrstore.verify(target)
     assert result.ok and any("dead space" in note for note in result.notes)
     assert content(target) == original
-    with ocrstore.append(target) as writer:
+    with ocrstore.edit(target) as writer:
         writer.delete("0.jpg")
     assert ocrstore.verify(target).ok

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import ocrstore
-from ocrstore.format.unfinished import drop_unfinished
+from ocrstore.format.lmdb_update import drop_unfinished
 from tests.strategies import keys, same
 
 SPEC = {
@@ -59,7 +59,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Append, replace or delete some samples in one go."""
         before = dict(self.model)
         touched = False
-        with ocrstore.append(self.path) as writer:
+        with ocrstore.edit(self.path) as writer:
             for action, key, seed in changes:
                 sample = {n: a for n, a in arrays(seed).items() if n in self.columns}
                 for name in self.columns:
@@ -84,7 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(changes=st.lists(st.tuples(keys, st.integers(0, 99)), min_size=1, max_size=4))
     def fail(self, changes):
         """A block that raises changes nothing."""
-        with pytest.raises(ZeroDivisionError), ocrstore.append(self.path) as writer:
+        with pytest.raises(ZeroDivisionError), ocrstore.edit(self.path) as writer:
             for key, seed in changes:
                 if key not in writer and set(self.columns) == set(SPEC):
                     writer.append(key, arrays(seed))
@@ -103,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
                 sample.setdefault(name, np.full(2, puts[key], np.int8))
         work = repr(puts)
         for end in (stop, len(puts)) if goes_on else (stop,):
-            writer = ocrstore.append(self.path, resume=work, group_rows=2)
+            writer = ocrstore.edit(self.path, resume=work, group_rows=2)
             done = writer.resumed_attributes()["key"].to_pylist()
             assert done == list(puts)[: len(done)]
             assert len(done) <= max(stop, self.reached.get(work, 0))

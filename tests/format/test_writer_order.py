@@ -29,7 +29,7 @@ def test_reorder_changes_rows_and_nothing_else(tmp_path):
     assert store.keys == ("k0", "k1", "k2")
     assert store.fingerprint == ocrstore.open(second).fingerprint
     assert [int(a[0]) for a in store["x"][0:3]] == [0, 1, 2]
-    with ocrstore.append(first) as writer:
+    with ocrstore.edit(first) as writer:
         writer.append("a", row(9), attributes={"v": 9})
         writer.reorder(["a", "k0", "k1", "k2"])
     assert ocrstore.open(first).keys[0] == "a" and ocrstore.verify(first).ok

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import ocrstore
 from ocrstore import Column, Encoded
-from ocrstore.format import generations
+from ocrstore.format import publish
 
 TARGET = Path(__file__).with_name("format-1.0.ocrs")
 EPOCH = 1_750_000_000  # 2025-06-15T15:06:40Z
@@ -104,8 +104,8 @@ def edge_map(position: int) -> np.ndarray[Any, Any]:
 
 def make(target: Path) -> None:
     """Write three generations: created, changed, given one more column."""
-    before = os.environ.get("SOURCE_DATE_EPOCH"), generations.__version__
-    os.environ["SOURCE_DATE_EPOCH"], generations.__version__ = str(EPOCH), WRITER
+    before = os.environ.get("SOURCE_DATE_EPOCH"), publish.__version__
+    os.environ["SOURCE_DATE_EPOCH"], publish.__version__ = str(EPOCH), WRITER
     try:
         with ocrstore.create(
             target,
@@ -116,7 +116,7 @@ def make(target: Path) -> None:
         ) as writer:
             for row in range(4):
                 writer.append(f"img/{row}.jpg", arrays(row), attributes=attributes(row))
-        with ocrstore.append(target) as writer:
+        with ocrstore.edit(target, action="append") as writer:
             writer.replace("img/1.jpg", arrays(13), attributes=attributes(13))
             writer.delete("img/2.jpg")
             writer.append("ünï/6.jpg", arrays(6), attributes=attributes(6))
@@ -124,7 +124,7 @@ def make(target: Path) -> None:
             target, "view/edge_map", Column("int8", (2, 2)), map(edge_map, range(4))
         )
     finally:
-        generations.__version__ = before[1]
+        publish.__version__ = before[1]
         if before[0] is None:
             del os.environ["SOURCE_DATE_EPOCH"]
         else:

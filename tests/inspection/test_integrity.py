@@ -18,7 +18,7 @@ def test_a_store_that_grows_meanwhile_is_sound(make_store):
 
     def write():
         for number in range(12):
-            with ocrstore.append(path) as writer:
+            with ocrstore.edit(path) as writer:
                 arrays = {
                     "image": np.zeros((9, 9, 3), np.uint8),
                     "tensor": np.zeros((64, 64, 3), np.uint8),

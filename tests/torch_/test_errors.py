@@ -190,7 +190,7 @@ def test_an_appended_store_goes_on_with_what_it_opened(own_path):
     dataset = OCRStoreDataset(own_path)
     store = ocrstore.open(own_path)
     row = {name: store[name][0] for name in store.columns}
-    with ocrstore.append(own_path) as writer:
+    with ocrstore.edit(own_path) as writer:
         writer.append("more.jpg", row, attributes=store.attributes(0))
     assert len(dataset) == 37
     assert sum(len(b["images"]) for b in DataLoader(dataset, 8, num_workers=1)) == 37
@@ -279,7 +279,7 @@ def test_a_store_that_is_changed_by_its_writers(own_path):
             edges = [np.full((8, 8), number, np.float32) for number in range(37)]
             ocrstore.add_column(own_path, "edge", ocrstore.Column("float32", (8, 8)), edges)
         else:
-            with ocrstore.append(own_path) as writer:
+            with ocrstore.edit(own_path) as writer:
                 if change == 1:
                     writer.delete(store.keys[5])
                 else:

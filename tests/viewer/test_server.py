@@ -296,7 +296,7 @@ def test_a_store_that_grew(start_viewer, tmp_path):
     client = start_viewer(path)
     os.utime(path, ns=(1, 1))
     assert client.json("/api/state")["news"]["kind"] == "same"
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.delete("img_01.jpg")
     assert client.json("/api/state")["news"]["kind"] == "grown"
 

@@ -4,63 +4,30 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ocrstore.errors import CorruptStoreError, OCRStoreError, SchemaError, UnknownSampleError
-from ocrstore.format.bulk import BulkFile
-from ocrstore.format.column_writer import ColumnWriter
-from ocrstore.format.columns import Column
-from ocrstore.format.environment import write_error
-from ocrstore.format.generations import history_entry, publish_generation
-from ocrstore.format.index import Rows
-from ocrstore.format.indextable import build_table
-from ocrstore.format.locking import FileLock
-from ocrstore.format.payload import PayloadWriter, StoredRow
-from ocrstore.format.publication import partial_path, publish
+from ocrstore.errors import (
+    CorruptStoreError,
+    OCRStoreError,
+    cannot_write,
+)
+from ocrstore.format.index import Rows, build_table
+from ocrstore.format.lmdb_writer import LmdbWriter
+from ocrstore.format.lock import FileLock
+from ocrstore.format.publish import (
+    history_entry,
+    partial_path,
+    publish_generation,
+    rename_into_place,
+)
+from ocrstore.format.row_groups import RowGroupWriter, StoredRow
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all)."""
-
-
-def add_column(
-    path: str | os.PathLike[str],
-    name: str,
-    column: Column,
-    arrays: Iterable[Any] | Mapping[str, Any],
-    *,
-    metadata: Mapping[str, Any] | None = None,
-) -> None:
-    """Add a column to a store without rewriting any other.
-
-    `arrays` has one array per sample: in row order, or by key. It may be a generator; only one
-    row group is held in memory.
-    """
-
-    with ColumnWriter(path, {name: column}, metadata=metadata) as writer:
-        for array in _in_order(path, name, arrays, writer.keys):
-            writer.add({name: array})
-
-
-def add_columns(
-    path: str | os.PathLike[str],
-    columns: Mapping[str, Column],
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    action: str = "add_column",
-) -> None:
-    """Add several columns at once; `rows` has, per sample in row order, an array for each.
-
-    `metadata` replaces the store's own where given.
-    """
-    with ColumnWriter(path, columns, metadata=metadata, action=action) as writer:
-        for row in rows:
-            writer.add(row)
 
 
 def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
@@ -77,11 +44,11 @@ def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -
         try:
             _copy_live(take_snapshot(target), partial, progress)
             shutil.copymode(target, partial)
-            publish(partial, target, locks=locks)
+            rename_into_place(partial, target, locks=locks)
         except BaseException as exc:
             partial.unlink(missing_ok=True)
             if isinstance(exc, OSError) and not isinstance(exc, OCRStoreError):
-                raise write_error(str(partial), exc) from exc
+                raise cannot_write(str(partial), exc) from exc
             raise
     finally:
         for lock in locks:
@@ -89,10 +56,10 @@ def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -
 
 
 def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None:
-    container = BulkFile(partial)
+    container = LmdbWriter(partial)
     try:
         columns = base.manifest.columns
-        payload = PayloadWriter(container, columns, first_group=0)
+        payload = RowGroupWriter(container, columns, first_group=0)
         for row in range(len(base.index)):
             payload.add({name: _stored_bytes(base, name, row) for name in columns})
             if progress is not None:
@@ -102,7 +69,7 @@ def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None
         rows = payload.rows()
         _check_copied(base, rows)
         table = build_table(
-            list(index.keys),
+            index.keys,
             columns,
             rows,
             index.table.select(index.attributes.names),
@@ -128,7 +95,7 @@ def _check_copied(base: Snapshot, copied: Mapping[str, Rows]) -> None:
     for name, rows in copied.items():
         damaged = np.flatnonzero(rows.hash != base.index.rows[name].hash)
         if len(damaged):
-            key = base.index.keys[int(damaged[0])]
+            key = base.index.key(int(damaged[0]))
             raise CorruptStoreError(
                 f"{base.mapping.path}: sample {key!r}, column {name!r}: its bytes do not match "
                 "their hash. Nothing was compacted; run `ocrstore verify`, then replace or delete "
@@ -140,26 +107,3 @@ def _stored_bytes(base: Snapshot, name: str, row: int) -> StoredRow:
     rows = base.index.rows[name]
     data = base.mapping.array(int(rows.offset[row]), np.dtype(np.uint8), (int(rows.nbytes[row]),))
     return data, tuple(rows.shape[row].tolist())
-
-
-def _in_order(
-    path: str | os.PathLike[str],
-    name: str,
-    arrays: Iterable[Any] | Mapping[str, Any],
-    keys: Sequence[str],
-) -> Iterator[Any]:
-    if isinstance(arrays, Mapping):
-        missing = [key for key in keys if key not in arrays]
-        if missing:
-            raise UnknownSampleError(
-                f"{path}: column {name!r}: no array for sample {missing[0]!r}."
-            )
-        unknown = [key for key in arrays if key not in set(keys)]
-        if unknown:
-            raise UnknownSampleError(f"{path}: column {name!r}: no sample {unknown[0]!r}.")
-        return (arrays[key] for key in keys)
-    if isinstance(arrays, Sized) and len(arrays) != len(keys):
-        raise SchemaError(
-            f"{path}: {len(keys)} samples need an array each; {len(arrays)} were given."
-        )
-    return iter(arrays)

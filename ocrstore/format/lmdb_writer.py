@@ -15,10 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ocrstore.errors import OCRStoreError
-from ocrstore.format.environment import write_error
+from ocrstore.errors import OCRStoreError, cannot_write
 from ocrstore.format.layout import VALUE_OFFSET, align_up
-from ocrstore.format.pages import (
+from ocrstore.format.lmdb_reader import (
     DATA_VERSION,
     F_BIGDATA,
     FREE_TREE_FLAGS,
@@ -47,7 +46,7 @@ _CHUNK_NBYTES = (
 _FREE_CHUNK = 2**16  # page numbers in one record of the free list
 
 
-class BulkFile:
+class LmdbWriter:
     """A new file that is written once, by one process; the caller holds the lock.
 
     A thread writes and syncs behind the caller's back, at most one commit behind: the buffers of a
@@ -66,7 +65,7 @@ class BulkFile:
         try:
             self._file = path.open("r+b", buffering=0)
         except OSError as exc:
-            raise write_error(self.path, exc) from exc
+            raise cannot_write(self.path, exc) from exc
         try:
             # whatever lies behind what is resumed was not finished
             self._file.truncate(self._next_page * PAGE_SIZE if resume else 0)
@@ -74,7 +73,7 @@ class BulkFile:
             self._file.seek(self._next_page * PAGE_SIZE)
         except OSError as exc:
             self._file.close()
-            raise write_error(self.path, exc) from exc
+            raise cannot_write(self.path, exc) from exc
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ocrstore-write")
 
     def commit(
@@ -125,7 +124,7 @@ class BulkFile:
             self._write_all(metas)
             os.fsync(self._file.fileno())
         except OSError as exc:
-            raise write_error(self.path, exc) from exc
+            raise cannot_write(self.path, exc) from exc
 
     def close(self) -> None:
         """Let go of the file, finished or not."""
@@ -140,7 +139,7 @@ class BulkFile:
             # keeps the disk busy while the next row group is made, instead of at the end
             getattr(os, "fdatasync", os.fsync)(self._file.fileno())
         except OSError as exc:
-            raise write_error(self.path, exc) from exc
+            raise cannot_write(self.path, exc) from exc
 
     def _write_all(self, parts: Iterable[Any]) -> None:
         for part in parts:

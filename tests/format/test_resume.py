@@ -19,10 +19,11 @@ import pytest
 import xxhash
 
 import ocrstore
-from ocrstore.format import changing
+from ocrstore.format import lmdb_update
 from ocrstore.format.column_writer import ColumnWriter
-from ocrstore.format.publication import partial_path
-from ocrstore.format.unfinished import drop_unfinished, find_unfinished
+from ocrstore.format.lmdb_update import drop_unfinished
+from ocrstore.format.publish import partial_path
+from ocrstore.format.resume import find_unfinished
 
 SPEC = {"a": ocrstore.Column("uint8", (5000,)), "b": ocrstore.Column("int16", (None,), "zstd")}
 EXTRA = {"view/x": ocrstore.Column("uint8", (6000,))}
@@ -47,7 +48,7 @@ def path(quick_path):
 def change(path, *, stop=None, token="work", **options):
     """Replace s5 to s9 and append up to s21, or give up before a sample; say what was written."""
     written = []
-    with ocrstore.append(path, resume=token, group_rows=4, **options) as writer:
+    with ocrstore.edit(path, resume=token, group_rows=4, **options) as writer:
         done = set(writer.resumed_attributes()["key"].to_pylist())
         for number in range(5, 22):
             if number == stop:
@@ -190,7 +191,7 @@ def test_other_work_starts_again(path, other):
 def test_a_store_that_changed_since(path):
     """Work on an older generation is not gone on with; it is said why."""
     change(path, stop=18)
-    with ocrstore.append(path) as writer:
+    with ocrstore.edit(path) as writer:
         writer.delete("s9")
     found = find_unfinished(path)
     assert "generation 2 now, 1 when the work began" in found.obstacle and found.samples == 12
@@ -201,7 +202,7 @@ def test_a_store_that_changed_since(path):
 def test_a_writer_that_gave_up_has_freed_it(path):
     """Another writer frees what it finds even if it publishes nothing; the journal is no lie."""
     change(path, stop=18)
-    ocrstore.append(path).abort()
+    ocrstore.edit(path).abort()
     assert "freed" in find_unfinished(path).obstacle
     assert change(path) == list(range(5, 22))
     assert ocrstore.verify(path).ok and names(path) == ["store.ocrs"]
@@ -291,7 +292,7 @@ def test_killed_just_behind_the_publication(path, monkeypatch):
     drop_unfinished(path, if_useless=True)
     assert names(path) == ["store.ocrs"] and ocrstore.open(path).generation == 2
     partial.write_bytes(kept)
-    with ocrstore.append(path, resume="work") as writer:
+    with ocrstore.edit(path, resume="work") as writer:
         assert writer.resumed == 0
     assert names(path) == ["store.ocrs"] and ocrstore.open(path).generation == 2
 
@@ -337,7 +338,7 @@ def test_unfinished_new_stores_are_found_too(path):
 def test_a_build_that_could_not_begin_removes_nothing(path):
     """A writer that is refused because another is at work leaves unfinished work where it is."""
     change(path, stop=18)
-    held = ocrstore.append(path.with_name("store.ocrs"))
+    held = ocrstore.edit(path.with_name("store.ocrs"))
     # the writer that holds the store has freed the row groups; the journal is not its own
     with pytest.raises(ocrstore.StoreBusyError):
         ocrstore.create(path, SPEC, overwrite=True)
@@ -449,12 +450,12 @@ def test_what_cannot_begin_leaves_nothing(path, monkeypatch, with_work):
     def fail(self, puts, *, deletes=()):
         raise ocrstore.WriteError("no")
 
-    monkeypatch.setattr(changing.Environment, "commit", fail)
+    monkeypatch.setattr(lmdb_update.Environment, "commit", fail)
     with pytest.raises(ocrstore.WriteError):
         change(path)
     assert (partial_path(path).exists(), ocrstore.verify(path).ok) == (with_work, True)
     monkeypatch.undo()
-    monkeypatch.setattr(changing.BulkFile, "commit", fail)
+    monkeypatch.setattr(lmdb_update.LmdbWriter, "commit", fail)
     with pytest.raises(ocrstore.WriteError):
         change(path)
     assert names(path) == ["store.ocrs"] and ocrstore.verify(path).ok

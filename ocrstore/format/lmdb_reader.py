@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from ocrstore.errors import CorruptStoreError, NotAStoreError, UnsupportedFormatError
-from ocrstore.format.damage import corrupt
+from ocrstore.errors import CorruptStoreError, NotAStoreError, UnsupportedFormatError, corrupt
 from ocrstore.format.layout import VALUE_OFFSET
-from ocrstore.quicktuple import QuickTuple
 
 PAGE_HEADER = struct.Struct("<QHHHH")  # page number, pad, flags, lower, upper
 OVERFLOW_COUNT = struct.Struct("<I")  # overlays lower and upper
@@ -35,7 +34,7 @@ _MAX_DEPTH = 32  # as in liblmdb, whose cursors have room for no more
 _NEWER_MAGIC_OFFSET = 24  # LMDB 1.0 has a page header of 24 bytes
 
 
-class Tree(QuickTuple):
+class Tree(NamedTuple):
     """The root record of one B-tree."""
 
     flags: int
@@ -52,7 +51,7 @@ class Tree(QuickTuple):
         return self.root == NO_PAGE
 
 
-class Meta(QuickTuple):
+class Meta(NamedTuple):
     """One of the two meta pages: the state a commit left behind."""
 
     slot: int
@@ -64,7 +63,7 @@ class Meta(QuickTuple):
     transaction: int
 
 
-class Value(QuickTuple):
+class Value(NamedTuple):
     """Where a value lies: `nbytes` at file offset `offset`, in `pages` pages from page `page`."""
 
     page: int
@@ -73,7 +72,7 @@ class Value(QuickTuple):
     nbytes: int
 
 
-class Node(QuickTuple):
+class Node(NamedTuple):
     """One entry of a tree page; `child` for branches, `value` or `inline` for leaves."""
 
     key: bytes

@@ -7,10 +7,10 @@ import struct
 import pytest
 
 from ocrstore.errors import CorruptStoreError, NotAStoreError, OCRStoreError
-from ocrstore.format.accounting import take_census
-from ocrstore.format.bulk import BulkFile
-from ocrstore.format.mapping import Mapping
-from ocrstore.format.pages import PageReader
+from ocrstore.format.lmdb_check import check_pages
+from ocrstore.format.lmdb_reader import PageReader
+from ocrstore.format.lmdb_writer import LmdbWriter
+from ocrstore.format.mapped_file import MappedFile
 from tests.format import crafting as craft
 
 KEYS = [b"extent/%08d/a-column-with-a-rather-long-name" % number for number in range(3000)]
@@ -31,7 +31,7 @@ def by_liblmdb(path):
 def by_ocrstore(path):
     """Write the same keys front to back, and forget some."""
     path.touch()
-    file = BulkFile(path)
+    file = LmdbWriter(path)
     file.commit({key: key.ljust(4080, b"\0") for key in KEYS})
     file.commit({}, deletes=KEYS[::3])
     file.finish()
@@ -46,7 +46,7 @@ def test_agrees_with_liblmdb(write, tmp_path):
     with craft.environment(path) as env, env.begin() as transaction:
         wanted = [(bytes(key), bytes(value)) for key, value in transaction.cursor()]
         info = env.stat()
-    reader = PageReader(Mapping(path).buffer, name="tree")
+    reader = PageReader(MappedFile(path).buffer, name="tree")
     assert reader.meta.main.depth == info["depth"] > 1
     found = [(key, bytes(reader.view(reader.find(key)))) for key in reader.keys_with(b"")]
     assert found == wanted
@@ -59,7 +59,7 @@ def test_agrees_with_liblmdb(write, tmp_path):
     assert list(reader.keys_with(b"extent/000012")) == [
         key for key, _ in wanted if key.startswith(b"extent/000012")
     ]
-    census = take_census(reader)
+    census = check_pages(reader)
     assert census.problems == []
     assert census.free_pages >= 1000
     assert len(census.values) == 2000
@@ -69,7 +69,7 @@ def test_empty_database(tmp_path):
     """A database without keys has no last key, no items, and nothing to find."""
     path = tmp_path / "empty.mdb"
     craft.environment(path).close()
-    reader = PageReader(Mapping(path).buffer, name="empty")
+    reader = PageReader(MappedFile(path).buffer, name="empty")
     assert reader.last() is None
     assert reader.find(b"a") is None
     assert list(reader.keys_with(b"")) == []
@@ -78,7 +78,7 @@ def test_empty_database(tmp_path):
 def census_of(path, pages, *, depth):
     """Count a crafted file."""
     craft.tree_file(path, pages, depth=depth)
-    return " ".join(take_census(PageReader(Mapping(path).buffer, name="x")).problems)
+    return " ".join(check_pages(PageReader(MappedFile(path).buffer, name="x")).problems)
 
 
 def test_census_of_crafted_trees(tmp_path):
@@ -112,7 +112,7 @@ def free_file(path, data: bytes, *, key: bytes = struct.pack("<Q", 1), flags: in
         start = slot * craft.PAGE
         craft.patch(path, start + 46, struct.pack("<H5Q", 1, 0, 1, 0, 1, 2))
         craft.patch(path, start + 96, struct.pack("<5Q", 0, 0, 0, 0, 2**64 - 1))
-    return " ".join(take_census(PageReader(Mapping(path).buffer, name="x")).problems)
+    return " ".join(check_pages(PageReader(MappedFile(path).buffer, name="x")).problems)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_meta_pages_must_follow_each_other(tmp_path):
             for slot, transaction in enumerate(transactions)
         ]
         path.write_bytes(b"".join([*metas, page]))
-        problems = take_census(PageReader(memoryview(path.read_bytes()), name="x")).problems
+        problems = check_pages(PageReader(memoryview(path.read_bytes()), name="x")).problems
         assert any(words in problem for problem in problems), problems
     data = bytearray(path.read_bytes())
     struct.pack_into("<Q", data, 32, 12345)
-    problems = take_census(PageReader(memoryview(data), name="x")).problems
+    problems = check_pages(PageReader(memoryview(data), name="x")).problems
     assert any("map size" in problem for problem in problems)
 
 
@@ -177,4 +177,4 @@ def test_chains_without_an_end(tmp_path):
 def test_paths_that_are_none(path, error, words):
     """Whatever the system says of a path becomes an error with the path in it."""
     with pytest.raises(error, match=words):
-        Mapping(path)
+        MappedFile(path)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from ocrstore.errors import SchemaError
-from ocrstore.format.blobs import INDEX_MAGIC, MANIFEST_MAGIC, encode_blob
+from ocrstore.errors import SchemaError, StoreExistsError, WriteError, cannot_write
 from ocrstore.format.columns import Column
 from ocrstore.format.fingerprint import fingerprint
-from ocrstore.format.indextable import index_of, serialize
+from ocrstore.format.index import Index, serialize
 from ocrstore.format.layout import (
     FORMAT_VERSION,
     INDEX_PREFIX,
@@ -22,6 +24,7 @@ from ocrstore.format.layout import (
     MAX_VALUE_NBYTES,
     numbered_key,
 )
+from ocrstore.format.lock import FileLock
 from ocrstore.format.manifest import (
     MAX_JSON_DEPTH,
     MAX_MANIFEST_NBYTES,
@@ -29,7 +32,8 @@ from ocrstore.format.manifest import (
     encode_json,
     json_depth_fits,
 )
-from ocrstore.format.payload import Container
+from ocrstore.format.records import INDEX_MAGIC, MANIFEST_MAGIC, encode_record
+from ocrstore.format.row_groups import Container
 from ocrstore.version import __version__
 
 
@@ -66,7 +70,7 @@ def publish_generation(
     deletes: Iterable[bytes] = (),
 ) -> Manifest:
     """Commit index and manifest together; from here on the generation exists."""
-    index = index_of(table.combine_chunks(), columns)
+    index = Index(table.combine_chunks(), columns)
     manifest = Manifest(
         generation=generation,
         samples=len(index),
@@ -89,10 +93,10 @@ def publish_generation(
     page_size = container.page_size
     container.commit(
         {
-            numbered_key(INDEX_PREFIX, generation): encode_blob(
+            numbered_key(INDEX_PREFIX, generation): encode_record(
                 INDEX_MAGIC, generation, payload, page_size=page_size
             ),
-            numbered_key(MANIFEST_PREFIX, generation): encode_blob(
+            numbered_key(MANIFEST_PREFIX, generation): encode_record(
                 MANIFEST_MAGIC, generation, described, page_size=page_size
             ),
         },
@@ -110,3 +114,51 @@ def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if not json_depth_fits({"metadata": metadata}):
         raise SchemaError(f"metadata: nested deeper than {MAX_JSON_DEPTH} levels.")
     return dict(metadata)
+
+
+def partial_path(target: Path) -> Path:
+    """Return where a store is written until it is published."""
+    return target.parent / f".{target.name}.partial"
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Refuse a target that exists, or a folder that does not."""
+    if target.is_dir():
+        raise StoreExistsError(f"{target}: is a directory; name a file, such as data.ocrs.")
+    if target.exists() and not overwrite:
+        raise StoreExistsError(
+            f"{target}: exists. Pass overwrite=True (--overwrite) to replace it, or use "
+            "ocrstore.edit to add samples."
+        )
+    if not target.parent.is_dir():
+        raise WriteError(f"{target}: the folder {target.parent} does not exist. Make it first.")
+
+
+def rename_into_place(partial: Path, target: Path, *, locks: Iterable[FileLock]) -> None:
+    """Make the hidden file, synced before, the store; readers of the old one keep it."""
+    if sys.platform == "win32":  # an open file cannot be renamed there
+        for lock in locks:
+            lock.release()
+    try:
+        partial.replace(target)
+    except OSError as exc:
+        raise cannot_write(str(target), exc) from exc
+    if sys.platform != "win32":  # a directory cannot be synced there
+        _sync_directory(target)
+
+
+def _sync_directory(target: Path) -> None:
+    try:
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        # some file systems cannot sync a directory, or not for everyone; the rename has happened
+        if exc.errno not in (errno.EIO, errno.ENOSPC):
+            return
+        raise WriteError(
+            f"{target}: is published whole, but its folder could not be brought onto the disk: "
+            f"{exc.strerror}. It may be missing after a power failure; check the disk."
+        ) from exc

@@ -20,7 +20,7 @@ _MINCORE_NBYTES = 2**30
 """What one call is asked about: it needs a byte of memory for each page."""
 
 
-class Mapping:
+class MappedFile:
     """A file, mapped from its first to its last byte as it was when opened.
 
     Lifetime: every array and buffer taken from it keeps the map alive; the map is released when

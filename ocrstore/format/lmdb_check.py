@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ocrstore.errors import CorruptStoreError
-from ocrstore.format.pages import Meta, PageReader, Tree, Value
+from ocrstore.format.lmdb_reader import Meta, PageReader, Tree, Value
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Census:
     problems: list[str] = field(default_factory=list)
 
 
-def take_census(reader: PageReader) -> Census:
+def check_pages(reader: PageReader) -> Census:
     """Walk every page of the newest commit.
 
     Damage is listed in `problems`, not raised, so that one finding does not hide the next. The

@@ -5,6 +5,7 @@ Hides where work that was begun and not published is noted, and how it is found 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -12,22 +13,115 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrstore.errors import WriteError
+import lmdb
+
+from ocrstore.errors import CorruptStoreError, WriteError, cannot_write
 from ocrstore.format import resume as resuming
-from ocrstore.format.bulk import BulkFile
 from ocrstore.format.columns import Column
-from ocrstore.format.environment import Environment
 from ocrstore.format.layout import (
     EXTENT_PREFIX,
     GROUP_PREFIX,
     MANIFEST_PREFIX,
+    VALUE_OFFSET,
     extent_key,
     parse_extent_key,
 )
-from ocrstore.format.locking import FileLock
-from ocrstore.format.pages import PageReader, Value
-from ocrstore.format.publication import partial_path
+from ocrstore.format.lmdb_check import check_pages
+from ocrstore.format.lmdb_reader import PageReader, Value
+from ocrstore.format.lmdb_writer import LmdbWriter
+from ocrstore.format.lock import FileLock
+from ocrstore.format.mapped_file import MappedFile
+from ocrstore.format.publish import partial_path
 from ocrstore.format.snapshot import Snapshot, take_snapshot
+
+_MAP_STEP = 2**30
+_SLACK_PAGES = 4096  # tree pages and the free list of one commit, with much to spare
+# py-lmdb 3 carries two engines; stores are LMDB 0.9 files
+_ENGINE: dict[str, Any] = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
+
+
+class Environment:
+    """A published file that one process changes; the caller holds the lock. Commits are synced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        check_structure(self.path)
+        self._map_size = _map_size(path.stat().st_size)
+        try:
+            self._env = lmdb.open(
+                self.path,
+                subdir=False,
+                lock=False,  # the caller's lock and append-only extents replace LMDB's reader table
+                map_size=self._map_size,
+                readahead=False,
+                mode=0o644,
+                max_spare_txns=0,
+                **_ENGINE,
+            )
+        except (lmdb.Error, OSError) as exc:
+            raise cannot_write(self.path, exc) from exc
+        self.page_size: int = self._env.stat()["psize"]
+
+    def commit(
+        self, puts: Mapping[bytes, Any], *, deletes: Iterable[bytes] = ()
+    ) -> dict[bytes, Value]:
+        """Write and delete values in one atomic step; return where the written ones lie."""
+        pages = sum(-(-(len(value) + VALUE_OFFSET) // self.page_size) for value in puts.values())
+        try:
+            self._grow((self._env.info()["last_pgno"] + 1 + pages + _SLACK_PAGES) * self.page_size)
+            with self._env.begin(write=True) as transaction:
+                for key in deletes:
+                    transaction.delete(key)
+                for key, value in puts.items():
+                    if not transaction.put(key, value, overwrite=False):
+                        raise CorruptStoreError(f"{self.path}: {key!r} is there already.")
+        except (lmdb.Error, OSError) as exc:
+            raise cannot_write(self.path, exc) from exc
+        return self._locate(puts)
+
+    def _locate(self, puts: Mapping[bytes, Any]) -> dict[bytes, Value]:
+        """Find the written values, and make sure they are where and what they should be."""
+        reader = PageReader(MappedFile(self.path).buffer, name=self.path)
+        places: dict[bytes, Value] = {}
+        for key, value in puts.items():
+            place = reader.find(key)
+            if (
+                place is None
+                or place.nbytes != len(value)
+                or bytes(reader.view(place)[:64]) != bytes(memoryview(value)[:64])
+            ):
+                raise CorruptStoreError(
+                    f"{self.path}: {key!r} is not where LMDB should have put it. This LMDB engine "
+                    f"({lmdb.version()}) writes another file format than ocrstore knows."
+                )
+            places[key] = place
+        return places
+
+    def close(self) -> None:
+        """Close the environment; committed values stay."""
+        with suppress(lmdb.Error):
+            self._env.close()
+
+    def _grow(self, needed: int) -> None:
+        if needed > self._map_size:
+            self._map_size = _map_size(needed)
+            self._env.set_mapsize(self._map_size)
+
+
+def check_structure(path: str) -> None:
+    """Walk all tree pages before liblmdb, which trusts them, is let near the file."""
+    mapping = MappedFile(path)
+    census = check_pages(PageReader(mapping.buffer, name=path))
+    if census.problems:
+        raise CorruptStoreError(
+            f"{path}: {census.problems[0].rstrip('.')}. It is not safe to write to: restore it "
+            "from a copy or build it again."
+        )
+
+
+def _map_size(needed: int) -> int:
+    """Return a map size with room to grow: address space, not memory."""
+    return -(-(needed * 2 + _MAP_STEP) // _MAP_STEP) * _MAP_STEP
 
 
 class Journaled:
@@ -38,7 +132,7 @@ class Journaled:
     """
 
     def __init__(
-        self, environment: Environment, journal: BulkFile, lock: FileLock, *, groups: int
+        self, environment: Environment, journal: LmdbWriter, lock: FileLock, *, groups: int
     ) -> None:
         self.page_size = environment.page_size
         self._environment = environment
@@ -132,14 +226,14 @@ def _open_journaled(
 ) -> Change:
     columns = base.manifest.columns if columns is None else columns
     partial = locks[-1].path
-    journal: BulkFile | None = None
+    journal: LmdbWriter | None = None
     groups: list[resuming.ResumedGroup] = []
     try:
         resumed = resuming.load(partial, columns, token, base=base)
         groups = resumed.groups if resumed else []
         kept = {extent_key(group.number, name) for group in groups for name in columns}
         _free_orphans(environment, base, keep=kept)
-        journal = BulkFile(partial, resume=resumed.values if resumed else None)
+        journal = LmdbWriter(partial, resume=resumed.values if resumed else None)
         if resumed is None:
             journal.commit(resuming.encode_pending(columns, token, base=base.manifest))
             journal.wait()
@@ -172,3 +266,25 @@ def remove_hidden(lock: FileLock) -> None:
         lock.release()
     with suppress(OSError):  # the next writer empties it
         lock.path.unlink(missing_ok=True)
+
+
+def drop_unfinished(path: str | os.PathLike[str], *, if_useless: bool = False) -> None:
+    """Remove the hidden file, and free what it tells of in the published store.
+
+    With `if_useless` only if nobody can go on with it: a run that was killed just behind its
+    publication has left it, for example. Somebody who is at work is a StoreBusyError.
+    """
+    target = Path(path)
+    for partial in resuming.hidden_files(target):
+        if not partial.exists():
+            continue
+        if if_useless and (found := resuming.find_unfinished(target)) and not found.obstacle:
+            continue
+        change = open_for_change(target) if target.exists() else None
+        try:
+            lock = FileLock(partial, create=False, store=target)
+            remove_hidden(lock)
+            lock.release()
+        finally:
+            if change is not None:
+                change.close()

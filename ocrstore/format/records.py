@@ -6,7 +6,7 @@ import struct
 
 import xxhash
 
-from ocrstore.format.damage import corrupt
+from ocrstore.errors import corrupt
 from ocrstore.format.layout import MAX_PAGE_NBYTES, VALUE_OFFSET
 
 MANIFEST_MAGIC = b"OCRSMAN1"
@@ -22,7 +22,7 @@ HEADER_NBYTES = _HEADER.size + _HASH.size
 """48: with the page header before it, the payload starts on a multiple of 64 in the file."""
 
 
-def encode_blob(magic: bytes, number: int, payload: bytes, *, page_size: int) -> bytes:
+def encode_record(magic: bytes, number: int, payload: bytes, *, page_size: int) -> bytes:
     """Wrap `payload`; `number` is its generation or group.
 
     The result fills at least one page, so that LMDB keeps it out of its tree pages and it has an
@@ -30,15 +30,15 @@ def encode_blob(magic: bytes, number: int, payload: bytes, *, page_size: int) ->
     """
     header = _HEADER.pack(magic, len(payload), xxhash.xxh3_64_intdigest(payload), number, 0)
     value = header + _HASH.pack(xxhash.xxh3_64_intdigest(header)) + payload
-    return value.ljust(blob_value_nbytes(len(payload), page_size=page_size), b"\0")
+    return value.ljust(record_value_nbytes(len(payload), page_size=page_size), b"\0")
 
 
-def blob_value_nbytes(payload_nbytes: int, *, page_size: int) -> int:
+def record_value_nbytes(payload_nbytes: int, *, page_size: int) -> int:
     """Return the size of the whole value of a wrapped payload."""
     return max(HEADER_NBYTES + payload_nbytes, page_size - VALUE_OFFSET)
 
 
-def decode_blob(magic: bytes, number: int, value: memoryview, *, what: str) -> memoryview:
+def decode_record(magic: bytes, number: int, value: memoryview, *, what: str) -> memoryview:
     """Check a wrapped record and return its payload, without copying it.
 
     `what` names the record in errors.
