@@ -15,10 +15,10 @@ from ocrstore.building.cpus import usable_cpus
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.kinds import loses
 from ocrstore.building.planning import BuildPlan
-from ocrstore.building.pool import Inline, Pool
 from ocrstore.building.provenance import describe_problems, describe_source
 from ocrstore.building.report import BuildReport
 from ocrstore.building.views import views_metadata
+from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
 from ocrstore.format.columns import Encoded

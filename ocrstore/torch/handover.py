@@ -16,9 +16,9 @@ import torch.multiprocessing
 
 from ocrstore.profiling.clock import Clock, Spent
 from ocrstore.profiling.records import BY_REFERENCE, COMPACT, STOCK
+from ocrstore.shared_slots import supported
 from ocrstore.torch.collate import Computed, ComputedBatch
 from ocrstore.torch.dataset import OCRStoreDataset
-from ocrstore.torch.exchange import supported
 from ocrstore.torch.fields import as_tensor
 from ocrstore.torch.records import OutgoingBatch
 
