@@ -1,4 +1,4 @@
-"""`ocrstore plan`: which columns and codecs fit the page cache of this machine."""
+"""Which columns and codecs fit the page cache of this machine."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from ocrstore.decode import DEFAULT_MAX_PIXELS, read_header
 from ocrstore.errors import DecodeError, SourceError
 from ocrstore.format.codecs import encode_row
 from ocrstore.format.columns import Column
+from ocrstore.recipe import CODECS
 from ocrstore.sources import Source
 
 MEASURED = 12
 """Samples that are derived to measure codecs."""
 _LOOKED_AT = 400
-_CODECS = ("raw", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,8 @@ def estimate(
     views: tuple[View, ...],
     *,
     max_pixels: int = DEFAULT_MAX_PIXELS,
-    compressed: bool = False,
 ) -> Estimate:
-    """Estimate the size of a store; with `compressed` in all codecs, else in the chosen ones."""
+    """Estimate the size of a store in every codec, by deriving a few of its samples."""
     columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
     job = Job(views, max_pixels=max_pixels)
     sizes: dict[str, dict[str, list[int]]] = {name: {} for name in columns}
@@ -70,8 +69,7 @@ def estimate(
                 found.setdefault("jpeg", []).append(derived.attributes["source_nbytes"])
             if isinstance(value, JPEGBytes):
                 continue
-            codecs = _CODECS if compressed else (column.codec,)
-            for codec in codecs:
+            for codec in CODECS:
                 if codec != "jpeg":
                     stored = encode_row(Column(column.dtype, column.shape, codec), value)
                     found.setdefault(codec, []).append(stored.nbytes)

@@ -30,7 +30,6 @@ COMMANDS = {
     "eval": "eval:eval_command",
     "export-index": "export_index:export_index_command",
     "inspect": "inspect:inspect_command",
-    "plan": "plan:plan_command",
     "predict": "predict:predict_command",
     "profile": "profile:profile_command",
     "report": "report:report_command",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +18,9 @@ from ocrstore.building.planning import BuildPlan
 from ocrstore.building.report import BuildReport
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
-from ocrstore.building.space import Estimate, estimate
 from ocrstore.building.views import View
 from ocrstore.cli.console import TARGET, console, counted, fail, human_bytes, print_json
+from ocrstore.cli.dry_run import describe, print_expected
 from ocrstore.cli.recipe_options import (
     FOLDER,
     recipe_options,
@@ -60,7 +59,11 @@ _SHOWN = 5
     show_default=True,
     help="Refuse larger pictures before decoding them.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done and how large it gets.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Write nothing; show what would be done, sizes in every codec, and what fits in memory.",
+)
 @click.option(
     "--report",
     type=TARGET,
@@ -124,7 +127,12 @@ def build_command(
             max_pixels=max_pixels,
         )
     if dry_run:
-        return _dry_run(plan, kept, max_pixels, as_json)
+        if as_json:
+            print_json(describe(plan, max_pixels=max_pixels))
+        else:
+            _print_plan(plan, kept)
+            print_expected(plan, max_pixels=max_pixels)
+        return 0
     if not as_json and not plan.mistaken:
         _print_plan(plan, kept)
     try:
@@ -168,53 +176,6 @@ def _print_plan(plan: BuildPlan, kept: View | None) -> None:
             out.print(f"  [yellow]![/] {work} discarded: {escape(plan.obstacle)}")
         else:
             out.print(f"  · {work} there already")
-
-
-def _dry_run(plan: BuildPlan, kept: View | None, max_pixels: int, as_json: bool) -> int:
-    expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
-    folder = plan.target.absolute().parent
-    free = shutil.disk_usage(folder).free
-    if as_json:
-        print_json(
-            {
-                "store": str(plan.target),
-                "action": plan.action,
-                "reasons": list(plan.reasons),
-                "mistaken": plan.mistaken,
-                "samples": expected.samples,
-                "columns": expected.columns,
-                "nbytes": expected.total_nbytes,
-                "free_nbytes": free,
-                "unfinished": None
-                if plan.unfinished is None
-                else {**plan.unfinished.to_json(), "obstacle": plan.obstacle},
-            }
-        )
-        return 0
-    _print_plan(plan, kept)
-    if plan.mistaken:
-        out = "a build without --force would be refused"
-        console().print(f"  [yellow]![/] {escape(plan.mistaken)} {out}")
-    print_estimate(expected)
-    room = "enough" if free > expected.total_nbytes else "[red]not enough[/]"
-    console().print(
-        f"disk     {human_bytes(free)} free in {escape(str(folder))}: {room}\nnothing was written"
-    )
-    return 0
-
-
-def print_estimate(expected: Estimate) -> None:
-    """Print the expected size of a store, column by column."""
-    out = console()
-    table = Table("column", "codec", "bytes", "per sample", box=None)
-    for name, nbytes in expected.columns.items():
-        each = human_bytes(nbytes / max(1, expected.samples))
-        table.add_row(escape(name), expected.chosen[name], human_bytes(nbytes), each)
-    out.print(table)
-    out.print(
-        f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "
-        f"{counted(expected.samples, 'picture')} (measured on {expected.measured})"
-    )
 
 
 @contextmanager

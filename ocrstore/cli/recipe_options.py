@@ -1,4 +1,4 @@
-"""The options that describe a view, shared by `build`, `add-view` and `plan`."""
+"""The options that describe a view, shared by `build` and `add-view`."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def expected(dataset):
     """What ten pictures would take, in every codec."""
     dataset.fill(10)
     views = (View("v", Recipe.make(size=SIZE), default=True),)
-    return estimate(open_source(dataset.images), views, compressed=True)
+    return estimate(open_source(dataset.images), views)
 
 
 def test_advice_follows_the_memory(expected):
@@ -164,7 +164,7 @@ def test_jpeg_is_advised_for_jpegs_only(dataset):
     dataset.fill(3)
     dataset.add("x.png", encode(draw(), ".png"))
     views = (View("v", Recipe.make(size=SIZE), default=True),)
-    expected = estimate(open_source(dataset.images), views, compressed=True)
+    expected = estimate(open_source(dataset.images), views)
     assert "jpeg" not in expected.nbytes["image"]
     advice = advise(expected, Memory(1000, 1000, "machine"))
     assert "image" in advice.dropped

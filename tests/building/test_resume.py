@@ -164,7 +164,7 @@ def test_a_killed_worker(many):
         if now.done == 80:
             psutil.Process().children()[0].kill()
 
-    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on.*--workers"):
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to resume.*--workers"):
         go_on(many, workers=2, progress=kill)
     assert not many.store.exists() and not psutil.Process().children()
     report = go_on(many)

@@ -213,7 +213,7 @@ def test_a_killed_worker(changed, prepared):
         if now.done == 80:
             psutil.Process().children()[0].kill()
 
-    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on"):
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to resume"):
         go_on(changed, workers=2, progress=kill)
     assert_as_before(changed, prepared)
     report = go_on(changed)

@@ -1,4 +1,4 @@
-"""The commands that make stores: build, add-view, plan and verify --source."""
+"""The commands that make stores: build, add-view and verify --source."""
 
 from __future__ import annotations
 
@@ -155,13 +155,16 @@ def test_a_store_with_map_files_needs_them_again(images, run, tmp_path):
     assert "by the store's own recipe (view 64)" in out and "nothing to do" in out
 
 
-def test_plan(images, run):
-    """Figures for people and for programs."""
-    code, out, _ = run("plan", images, "--size", 64)
-    assert code == 0 and "it fits the page cache" in out and "memory" in out
-    code, out, _ = run("plan", images, "--size", 64, "--json")
+def test_sizes_in_every_codec(images, run, tmp_path):
+    """A dry run says what each codec would take and what fits, for people and for programs."""
+    arguments = ("build", images, "--out", tmp_path / "x.ocrs", "--size", 64, "--dry-run")
+    code, out, _ = run(*arguments)
+    assert code == 0 and "fits the page cache" in out and "memory" in out and "as zstd" in out
+    code, out, _ = run(*arguments, "--json")
     record = json.loads(out)
-    assert record["fits_as_asked"] and record["columns"]["image"]["raw"] == 3 * 60 * 80 * 3
+    assert record["page_cache"]["fits_as_asked"]
+    assert record["codecs"]["image"]["raw"] == record["columns"]["image"] == 3 * 60 * 80 * 3
+    assert record["codecs"]["prob_mask"]["zstd"] < record["codecs"]["prob_mask"]["raw"]
 
 
 @pytest.mark.parametrize(
@@ -187,22 +190,23 @@ def test_wrong_use(images, run, tmp_path, options, words):
     assert not (tmp_path / "x.ocrs").exists()
 
 
-def test_plan_where_memory_is_short(images, run, monkeypatch):
-    """The steps, what each saves, and the command; exit code 1 if nothing helps."""
+def test_a_dry_run_where_memory_is_short(images, run, tmp_path, monkeypatch):
+    """The steps, what each saves, and the options for it; or that nothing helps."""
+    arguments = ("build", images, "--out", tmp_path / "x.ocrs", "--size", 64, "--dry-run")
     from ocrstore.building.memory import Memory
 
     def memory(nbytes):
         monkeypatch.setattr(
-            "ocrstore.cli.plan.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
+            "ocrstore.cli.dry_run.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
         )
 
     memory(120_000)
-    code, out, _ = run("plan", images, "--size", 64)
+    code, out, _ = run(*arguments)
     assert code == 0 and "(cgroup)" in out and "with that it fits" in out
     assert "--codec prob_mask=lz4" in out
     memory(1000)
-    code, out, _ = run("plan", images, "--size", 64)
-    assert code == 1 and "still does not fit" in out and "--columns tensor" in out
+    code, out, _ = run(*arguments)
+    assert code == 0 and "still does not fit" in out and "--columns tensor" in out
 
 
 def test_wrong_places_are_wrong_use(images, run, tmp_path):
@@ -218,8 +222,8 @@ def test_wrong_places_are_wrong_use(images, run, tmp_path):
     ):
         code, out, err = run(*command)
         assert code == 2 and "no such folder" in err and not out
-    for command in (("build", empty, "--out", tmp_path / "x.ocrs"), ("plan", empty)):
-        code, _, err = run(*command)
+    for options in ((), ("--dry-run",)):
+        code, _, err = run("build", empty, "--out", tmp_path / "x.ocrs", *options)
         assert code == 2 and "no picture in it" in err
 
 
@@ -261,7 +265,6 @@ def test_without_the_build_extra(images, tmp_path):
     for command in (
         ("build", images, "--out", tmp_path / "new.ocrs"),
         ("add-view", store, "--size", 16),
-        ("plan", images),
         ("verify", store, "--source", images),
     ):
         code_, _, err = run(*command)
