@@ -38,7 +38,6 @@ from ocrstore.version import __version__
 if TYPE_CHECKING:
     from ocrstore.building.add_view import add_view
     from ocrstore.building.build import build
-    from ocrstore.building.check_source import check_source
     from ocrstore.format.columns import Column, Encoded
     from ocrstore.format.editing import add_column, add_columns, compact
     from ocrstore.format.writer import Writer, append, create
@@ -62,7 +61,6 @@ _HOMES = {
     "add_view": "ocrstore.building.add_view",
     "append": "ocrstore.format.writer",
     "build": "ocrstore.building.build",
-    "check_source": "ocrstore.building.check_source",
     "compact": "ocrstore.format.editing",
     "create": "ocrstore.format.writer",
     "open": "ocrstore.store",
@@ -100,7 +98,6 @@ __all__ = [
     "add_view",
     "append",
     "build",
-    "check_source",
     "compact",
     "create",
     "open",

@@ -90,8 +90,7 @@ class Recipe:
     ) -> Recipe:
         """Make a recipe from what people write: `size=960`, column names, a pipeline."""
         if pipeline is not None:
-            from ocrstore.determinism import check_deterministic
-            from ocrstore.pipeline import to_json
+            from ocrstore.pipeline import check_deterministic, to_json
 
             if size is not None:
                 raise SchemaError("a pipeline decides the size itself; leave `size` out")

@@ -8,10 +8,9 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrstore.determinism import check_deterministic
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.geometry import longest_side, transform_points
-from ocrstore.pipeline import Pipeline, read_pipeline, to_json
+from ocrstore.pipeline import Pipeline, check_deterministic, read_pipeline, to_json
 
 LETTERBOX = [
     A.LongestMaxSize(max_size=128),

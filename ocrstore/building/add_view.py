@@ -8,13 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ocrstore.building.attributes import stored_problems
 from ocrstore.building.build import StrPath, make_recipe
-from ocrstore.building.changes import decoder_families
 from ocrstore.building.derive import Job, Task, stored_sample
+from ocrstore.building.plan import decoder_families, name_work, why_not
+from ocrstore.building.report import stored_problems
 from ocrstore.building.run import deriver, discarded
-from ocrstore.building.unfinished import name_work, why_not
-from ocrstore.building.views import View, check_views, column_shapes, stored_views, views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
@@ -24,6 +22,7 @@ from ocrstore.recipe import DTYPES, Recipe
 from ocrstore.sample import Problem
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
+from ocrstore.views import View, check_views, column_shapes, stored_views, views_metadata
 
 
 @dataclass(slots=True)

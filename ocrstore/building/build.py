@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ocrstore.building.planning import BuildPlan, plan_build
+from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.report import BuildReport
 from ocrstore.building.run import Options, Progress, execute
-from ocrstore.building.views import IMPORTED, View
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sources import open_source
+from ocrstore.views import IMPORTED, View
 
 StrPath = str | os.PathLike[str]
 
@@ -104,7 +104,7 @@ def prepare(
     if workers is not None and workers < 0:
         raise SchemaError(f"workers is 0 or more, not {workers}")
     if recipe.pipeline is not None:
-        from ocrstore.determinism import check_deterministic
+        from ocrstore.pipeline import check_deterministic
 
         check_deterministic(recipe.pipeline)
     folder = None if maps is None else Path(maps)

@@ -13,16 +13,16 @@ import numpy.typing as npt
 
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
-from ocrstore.building.kinds import loses
-from ocrstore.building.planning import not_its_folder
+from ocrstore.building.plan import not_its_folder
 from ocrstore.building.run import deriver
-from ocrstore.building.views import IMPORTED, stored_views
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.problems import loses
 from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 from ocrstore.verification import Finding
+from ocrstore.views import IMPORTED, stored_views
 
 # the time of a file says nothing about its content
 _NOT_COMPARED = {"source_mtime_ns"}

@@ -6,6 +6,7 @@ source, so that they cannot disagree.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,17 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ocrstore.building.files import PictureFile, SkippedPictureError, read_picture
-from ocrstore.building.imported import find_maps, import_maps
-from ocrstore.building.views import IMPORTED, View
+from ocrstore.building.map_files import find_maps, import_maps
 from ocrstore.decode import DEFAULT_MAX_PIXELS, Header, decode, read_header
-from ocrstore.errors import DecodeError, SchemaError
+from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.geometry import Matrix, Pixels, invert, transform_points
 from ocrstore.halves import to_float16
 from ocrstore.maps import MAX_POINTS, Maps, draw_maps
 from ocrstore.orientation import turn_polygons
 from ocrstore.recipe import MAP_COLUMNS
 from ocrstore.sample import Polygon, Problem, SourceSample
+from ocrstore.views import IMPORTED, View
 
 if TYPE_CHECKING:
     from ocrstore.store import Store
@@ -336,3 +336,65 @@ def _cast(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     if dtype == "float16":
         return to_float16(array)
     return array.astype(dtype, copy=False)
+
+
+_TRIES = 3
+
+
+class SkippedPictureError(SourceError):
+    """A picture has to be left out; `problem` says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[SkippedPictureError], tuple[Problem]]:
+        return SkippedPictureError, (self.problem,)
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What identifies a state of a file."""
+
+    nbytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFile:
+    """A picture's bytes, all from one state of its file."""
+
+    data: bytes
+    state: FileState
+
+    @property
+    def hash(self) -> int:
+        """xxh3_64 of the bytes, an unsigned number of 64 bits."""
+        return xxhash.xxh3_64_intdigest(self.data)
+
+
+def file_state(path: Path) -> FileState:
+    """Look at a file without reading it; OSError where that is not possible."""
+    found = path.stat()
+    return FileState(found.st_size, found.st_mtime_ns)
+
+
+def read_picture(path: Path, key: str) -> PictureFile:
+    """Read a picture's file whole; again if it changed meanwhile, and give up on the third time."""
+    try:
+        for _ in range(_TRIES):
+            with path.open("rb") as file:
+                before = os.fstat(file.fileno())
+                data = file.read()
+                after = os.fstat(file.fileno())
+            state = FileState(after.st_size, after.st_mtime_ns)
+            if len(data) == after.st_size and before.st_mtime_ns == after.st_mtime_ns:
+                return PictureFile(data, state)
+    except FileNotFoundError as exc:
+        message = "it was there when the build began and is gone"
+        raise SkippedPictureError(Problem("vanished", message, key=key)) from exc
+    except OSError as exc:
+        message = f"its file cannot be read: {exc.strerror or exc}"
+        raise SkippedPictureError(Problem("unreadable", message, key=key)) from exc
+    message = f"its file changed each of the {_TRIES} times it was read; build again when it rests"
+    raise SkippedPictureError(Problem("changing", message, key=key))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrstore.building.kinds import KINDS, loses
 from ocrstore.errors import WriteError
+from ocrstore.problems import KINDS, loses
 from ocrstore.sample import Problem
+
+KEPT_PROBLEMS = 1000
+"""So many problems are recorded one by one; all of them are counted."""
 
 
 @dataclass(slots=True)
@@ -92,3 +95,27 @@ class BuildReport:
             Path(path).write_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as exc:
             raise WriteError(f"{path}: the report cannot be written: {exc.strerror}") from exc
+
+
+def describe_problems(problems: Iterable[Problem]) -> dict[str, Any]:
+    """Count problems by kind and keep the first of them, in an order that no worker changes."""
+    ordered = sorted(problems, key=_order)
+    counts = Counter(problem.kind for problem in ordered)
+    return {
+        "counts": dict(sorted(counts.items())),
+        "first": [asdict(problem) for problem in ordered[:KEPT_PROBLEMS]],
+    }
+
+
+def _order(problem: Problem) -> tuple[str, str, int, str]:
+    position = -1 if problem.polygon is None else problem.polygon
+    return problem.key or "", problem.kind, position, problem.message
+
+
+def stored_problems(key: str, attributes: Mapping[str, Any]) -> list[Problem]:
+    """Read back what came up when a sample was derived."""
+    problems = []
+    for line in attributes.get("problems") or ():
+        kind, _, message = line.partition(": ")
+        problems.append(Problem(kind, message, key=key))
+    return problems

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
-from ocrstore.building.attributes import ATTRIBUTES, build_fingerprint, stored_problems
-from ocrstore.building.changes import Changes, compare, known_from
-from ocrstore.building.cpus import usable_cpus
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
-from ocrstore.building.kinds import loses
-from ocrstore.building.planning import BuildPlan
-from ocrstore.building.provenance import describe_problems, describe_source
-from ocrstore.building.report import BuildReport
-from ocrstore.building.views import views_metadata
+from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
+from ocrstore.building.report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
@@ -25,13 +23,35 @@ from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.unfinished import drop_unfinished
 from ocrstore.format.writer import Writer, append, create
+from ocrstore.machine import usable_cpus
+from ocrstore.problems import loses
 from ocrstore.sample import Problem
 from ocrstore.sources import Source
 from ocrstore.store import Store
 from ocrstore.version import __version__
+from ocrstore.views import views_metadata
 
 FEW = 24
 """Up to this many samples are derived in this process: starting workers would take longer."""
+
+
+ATTRIBUTES = pa.schema(
+    [
+        ("width", pa.int32()),  # of the upright picture
+        ("height", pa.int32()),
+        ("orientation", pa.int8()),  # the EXIF orientation that was undone
+        ("annotated", pa.bool_()),  # False: no annotation speaks of the picture
+        ("polygons", pa.list_(pa.list_(pa.float32()))),  # x, y, x, y, ... in the upright frame
+        ("ignored", pa.list_(pa.bool_())),
+        ("texts", pa.list_(pa.string())),
+        ("languages", pa.list_(pa.string())),
+        ("source_nbytes", pa.int64()),
+        ("source_mtime_ns", pa.int64()),
+        ("source_hash", pa.uint64()),  # xxh3_64 of the picture's file
+        ("annotation_hash", pa.uint64()),  # xxh3_64 of what the source said about it
+        ("problems", pa.list_(pa.string())),  # "kind: message", from deriving the sample
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,3 +364,51 @@ def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
     if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
     return Pool(job, workers=max(1, min(wanted, samples)))
+
+
+def build_fingerprint(
+    recipes: Sequence[str], decoders: Mapping[str, str], sources: Mapping[str, tuple[int, int]]
+) -> str:
+    """Hash everything that a store's content comes from: recipes, decoders, and source bytes.
+
+    `sources` has the picture's and the annotation's hash by key; `recipes` their fingerprints,
+    which cover the map algorithm.
+    """
+    digest = xxhash.xxh3_128()
+    digest.update(json.dumps([list(recipes), dict(decoders)], sort_keys=True).encode())
+    for key in sorted(sources):
+        digest.update(json.dumps([key, *sources[key]]).encode())
+    return digest.hexdigest()
+
+
+def describe_source(source: Source) -> dict[str, Any]:
+    """Say where the pictures and annotations are, and how old the annotations were."""
+    files = source.annotation_files
+    return {
+        "description": source.description,
+        "images": os.path.abspath(source.images),  # noqa: PTH100 - links stay links
+        "pictures": len(source),
+        "annotations": _common_place(files),
+        "annotation_files": len(files),
+        "annotations_mtime_ns": max((_mtime_ns(path) for path in files), default=0),
+    }
+
+
+def _common_place(files: tuple[Path, ...]) -> str | None:
+    """Name the file, or the folder that all files lie in."""
+    if not files:
+        return None
+    paths = [os.path.abspath(path) for path in files]  # noqa: PTH100 - links stay links
+    if len(paths) == 1:
+        return paths[0]
+    try:
+        return os.path.commonpath(paths)
+    except ValueError:  # on different drives
+        return str(Path(paths[0]).parent)
+
+
+def _mtime_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -31,8 +31,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ocrstore.building.derive import Derived, Deriver, Job, JPEGBytes, Task
-from ocrstore.building.files import SkippedPictureError
+from ocrstore.building.derive import Derived, Deriver, Job, JPEGBytes, SkippedPictureError, Task
 from ocrstore.errors import OCRStoreError, WorkerDiedError
 from ocrstore.sample import Problem
 from ocrstore.shared_slots import (

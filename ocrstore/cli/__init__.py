@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from ocrstore.cli.console import fail
-from ocrstore.cli.extras import MissingPackageError, explain_missing
+from ocrstore.cli.console import MissingPackageError, explain_missing, fail
 from ocrstore.errors import (
     OCRStoreError,
     RecipeMismatchError,

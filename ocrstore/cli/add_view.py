@@ -18,7 +18,7 @@ from ocrstore.cli.console import (
     print_json,
     progress_bar,
 )
-from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
+from ocrstore.cli.options import FOLDER, recipe_options, source_options
 
 
 @click.command("add-view")

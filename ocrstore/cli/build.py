@@ -13,15 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ocrstore.building.build import make_recipe, prepare
-from ocrstore.building.kinds import KINDS
-from ocrstore.building.planning import BuildPlan
+from ocrstore.building.plan import BuildPlan
 from ocrstore.building.report import BuildReport
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
-from ocrstore.building.views import View
 from ocrstore.cli.console import TARGET, console, counted, fail, human_bytes, print_json
 from ocrstore.cli.dry_run import describe, print_expected
-from ocrstore.cli.recipe_options import (
+from ocrstore.cli.options import (
     FOLDER,
     recipe_options,
     source_options,
@@ -29,6 +27,8 @@ from ocrstore.cli.recipe_options import (
     wrong_source,
 )
 from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.problems import KINDS
+from ocrstore.views import View
 
 _SHOWN = 5
 

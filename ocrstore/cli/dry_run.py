@@ -9,11 +9,11 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.building.advice import HEADROOM, Advice, advise
-from ocrstore.building.memory import look_at_memory
-from ocrstore.building.planning import BuildPlan
-from ocrstore.building.space import CODECS, Estimate, estimate
+from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
+from ocrstore.building.plan import BuildPlan
 from ocrstore.cli.console import console, counted, human_bytes
+from ocrstore.machine import look_at_memory
+from ocrstore.recipe import CODECS
 
 
 def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:

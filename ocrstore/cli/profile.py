@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console, print_json, progress_bar
-from ocrstore.cli.extras import explain_missing
+from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -9,9 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ocrstore.determinism import CHOOSING, SEQUENCES, Verdict, judge
 from ocrstore.errors import SchemaError
-from ocrstore.pipeline import make_transform
+from ocrstore.pipeline import CHOOSING, SEQUENCES, Verdict, judge, make_transform
 from ocrstore.profiling.records import Kind
 
 Tree = Mapping[str, Any]

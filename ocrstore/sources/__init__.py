@@ -15,17 +15,14 @@ from ocrstore.sources.dialect import (
     unregister,
 )
 from ocrstore.sources.keys import key_of, path_of
-from ocrstore.sources.kinds import KINDS, Kind
 from ocrstore.sources.reading import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.source import Source, open_source
 
 __all__ = [
-    "KINDS",
     "AnnotationFile",
     "Dialect",
     "Entry",
     "Flaw",
-    "Kind",
     "Region",
     "Source",
     "UnusableAnnotationError",

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ocrstore.building.cpus import usable_cpus
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.halves import to_float16
+from ocrstore.machine import usable_cpus
 from ocrstore.maps import MAX_POINTS, MapParams, draw_maps
 from ocrstore.pipeline import compose, to_json
 from ocrstore.profiling.clock import Clock, Progress, Spent, Tally, system_clock

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from ocrstore.building import derive as deriving
-from ocrstore.building.derive import annotation_hash, stored_sample
-from ocrstore.building.files import SkippedPictureError
-from ocrstore.building.views import View, check_views, stored_views
+from ocrstore.building.derive import SkippedPictureError, annotation_hash, stored_sample
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.recipe import Recipe
 from ocrstore.sample import Polygon, Problem, SourceSample
+from ocrstore.views import View, check_views, stored_views
 
 from .conftest import SIZE
 

@@ -11,8 +11,8 @@ import pytest
 
 import ocrstore
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
 from ocrstore.errors import WorkerDiedError
+from ocrstore.verification import verify
 
 from .conftest import REPOSITORY, SIZE, draw, encode, kinds
 from .interrupting import GROUP, SMALL, fresh, go_on, run_child
@@ -105,7 +105,7 @@ def test_what_changes_between_the_runs(many):
     assert report.resumed == GROUP - 4
     assert report.skipped == ["0006.png"] and kinds(report) == {"bad-picture"}
     assert report.fingerprint == fresh(many)
-    assert check_source(many.store, many.images, workers=0).ok
+    assert verify(many.store, source=many.images, workers=0).ok
 
 
 def test_another_recipe_does_not_resume(many):
@@ -207,7 +207,7 @@ def test_a_picture_that_changes(many):
     assert report.ok and report.samples == COUNT
     again = go_on(many)
     assert again.derived == 1 and "0002.png" in again.reasons[0]
-    assert check_source(many.store, many.images, workers=0).ok
+    assert verify(many.store, source=many.images, workers=0).ok
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

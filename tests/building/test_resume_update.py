@@ -13,7 +13,6 @@ from click.testing import CliRunner
 import ocrstore
 from ocrstore.building.add_view import add_view
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
 from ocrstore.building.derive import Deriver
 from ocrstore.cli import cli as ocrstore_command
 from ocrstore.errors import SourceError, WorkerDiedError
@@ -21,6 +20,7 @@ from ocrstore.format.layout import extent_key
 from ocrstore.format.pages import PageReader
 from ocrstore.format.publication import partial_path
 from ocrstore.format.unfinished import find_unfinished
+from ocrstore.verification import verify
 
 from .conftest import SIZE, Dataset, draw, encode, kinds
 from .interrupting import ADD_VIEW, GROUP, SMALL, fresh, go_on, run_child
@@ -243,7 +243,7 @@ def test_a_picture_that_vanishes_or_changes(changed):
     assert report.skipped == ["n0131.png"] and kinds(report) == {"vanished"}
     again = go_on(changed)
     assert again.derived == 1 and "a0002.png" in " ".join(again.reasons)
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 def test_what_changes_between_the_runs(changed, derived):
@@ -264,7 +264,7 @@ def test_what_changes_between_the_runs(changed, derived):
     assert {"a0002.png", "a0004.png", "a0008.png", "a0009.png"} <= set(derived)
     assert len(derived) == WORK - GROUP + 4
     assert report.fingerprint == fresh(changed)
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 def test_a_picture_that_is_again_as_it_was(changed, prepared):
@@ -280,7 +280,7 @@ def test_a_picture_that_is_again_as_it_was(changed, prepared):
     report = go_on(changed)
     assert report.action == "update" and report.resumed == GROUP - 2
     assert report.fingerprint == fresh(changed)
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 def test_problems_are_reported_once(changed):
@@ -460,7 +460,7 @@ def test_views_and_updates_discard_each_other(changed):
     added = add_view(changed.store, size=40, workers=0)
     assert "another recipe" in added.discarded
     assert ocrstore.verify(changed.store).ok
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 def test_a_view_from_the_source_goes_on(changed, derived):
@@ -480,7 +480,7 @@ def test_a_view_from_the_source_goes_on(changed, derived):
     derived.clear()
     added = add_view(changed.store, **options)
     assert added.resumed == GROUP and len(derived) == added.samples - GROUP
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 # -- the command line

@@ -9,13 +9,13 @@ import psutil
 import pytest
 
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
-from ocrstore.building.views import View
 from ocrstore.building.workers import RESULTS_PER_WORKER, Inline, Pool, _columns, _fill_slot
 from ocrstore.errors import OCRStoreError
 from ocrstore.recipe import Recipe
 from ocrstore.sample import Problem, SourceSample
 from ocrstore.shared_slots import SlotReader, SlotWriter
 from ocrstore.sources import open_source
+from ocrstore.views import View
 
 from .conftest import SIZE, draw, encode
 

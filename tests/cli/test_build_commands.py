@@ -193,7 +193,7 @@ def test_wrong_use(images, run, tmp_path, options, words):
 def test_a_dry_run_where_memory_is_short(images, run, tmp_path, monkeypatch):
     """The steps, what each saves, and the options for it; or that nothing helps."""
     arguments = ("build", images, "--out", tmp_path / "x.ocrs", "--size", 64, "--dry-run")
-    from ocrstore.building.memory import Memory
+    from ocrstore.machine import Memory
 
     def memory(nbytes):
         monkeypatch.setattr(

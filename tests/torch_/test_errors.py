@@ -12,10 +12,10 @@ from making import make_store
 from torch.utils.data import DataLoader
 
 import ocrstore
-from ocrstore.building.views import View, views_metadata
 from ocrstore.recipe import Recipe
 from ocrstore.torch import OCRStoreDataset
 from ocrstore.torch.view import _open_views
+from ocrstore.views import View, views_metadata
 
 
 @pytest.fixture

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ocrstore.building.changes import Changes, compare, decoder_families, known_from
-from ocrstore.building.unfinished import name_work, why_not
-from ocrstore.building.views import IMPORTED, View, check_views, column_shapes, stored_views
-from ocrstore.errors import SchemaError
+import pyarrow as pa
+
+from ocrstore.building.derive import annotation_hash, file_state, read_picture
+from ocrstore.decode import available_backends
+from ocrstore.decode.jpeg import opencv_family
+from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.columns import Column
 from ocrstore.format.unfinished import Unfinished, find_unfinished
+from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import Source
 from ocrstore.store import Store
+from ocrstore.views import IMPORTED, View, check_views, column_shapes, stored_views
 
 IN_PLACE = 256
 """Up to this many new and changed pictures, and up to half the store, are written into it in
@@ -229,3 +235,177 @@ def _same_pixels(one: Any, other: Any) -> bool:
     if str(a.get("map_algorithm")).startswith(IMPORTED) and a["columns"] != b["columns"]:
         return False
     return all(a[name] == b[name] for name in a if name not in ignored)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was recorded of a picture when its sample was made."""
+
+    row: int
+    nbytes: int
+    mtime_ns: int
+    hash: int
+    annotation_hash: int
+
+
+@dataclass(slots=True)
+class Changes:
+    """The keys of a source and of an earlier state, sorted into what has to be done."""
+
+    new: list[str] = field(default_factory=list)
+    changed: dict[str, str] = field(default_factory=dict)
+    """Key to reason."""
+    removed: list[str] = field(default_factory=list)
+    unchanged: dict[str, int] = field(default_factory=dict)
+    """Key to row in the earlier state."""
+    problems: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
+    """What the source says about unchanged pictures."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything has to be done."""
+        return bool(self.new or self.changed or self.removed)
+
+    def without(self, keys: Collection[str]) -> Changes:
+        """Return the same, but for what is unchanged among `keys`."""
+        return replace(
+            self,
+            unchanged={key: row for key, row in self.unchanged.items() if key not in keys},
+            problems={key: found for key, found in self.problems.items() if key not in keys},
+        )
+
+    def reasons(self) -> list[str]:
+        """Say what changed in words, one sentence for each kind."""
+        lines = []
+        if self.new:
+            lines.append(_counted(len(self.new), "new picture", self.new))
+        by_reason: dict[str, list[str]] = {}
+        for key, reason in self.changed.items():
+            by_reason.setdefault(reason, []).append(key)
+        for reason, keys in by_reason.items():
+            lines.append(f"{_counted(len(keys), 'changed picture', keys)}: {reason}")
+        if self.removed:
+            lines.append(_counted(len(self.removed), "removed picture", self.removed))
+        return lines
+
+
+def known_from(table: pa.Table) -> dict[str, Known]:
+    """Read what an index, or a part of one, recorded of its pictures; empty if it did not."""
+    names = ("source_nbytes", "source_mtime_ns", "source_hash", "annotation_hash")
+    if any(name not in table.column_names for name in ("key", *names)):
+        return {}
+    columns = [table[name].to_pylist() for name in names]
+    keys = table["key"].to_pylist()
+    return {key: Known(row, *facts) for row, (key, *facts) in enumerate(zip(keys, *columns))}
+
+
+def compare(source: Source, known: Mapping[str, Known], *, maps_folder: Path | None) -> Changes:
+    """Hold a source against what is known of it.
+
+    A picture of the same size and time is the same; where only the time differs its bytes decide.
+    """
+    changes = Changes()
+    gone = dict(known)
+    if not known:
+        changes.new = list(source.keys)  # without reading a single annotation
+        return changes
+    for sample in source:
+        before = gone.pop(sample.key, None)
+        if before is None:
+            changes.new.append(sample.key)
+            continue
+        reason = _difference(sample, before, maps_folder)
+        if reason is None:
+            changes.unchanged[sample.key] = before.row
+            if sample.problems:
+                changes.problems[sample.key] = sample.problems
+        else:
+            changes.changed[sample.key] = reason
+    changes.removed = sorted(gone)
+    return changes
+
+
+def decoder_families() -> dict[str, str]:
+    """Name, for each picture format, the family of decoders that would decode it here and now."""
+    jpeg = "libjpeg-turbo"
+    if available_backends()[0] == "opencv":
+        jpeg = opencv_family()
+    others = dict.fromkeys(("png", "webp", "bmp", "tiff", "gif"), "opencv")
+    return {"jpeg": jpeg, **others}
+
+
+def _difference(sample: SourceSample, before: Known, maps_folder: Path | None) -> str | None:
+    try:
+        state = file_state(sample.path)
+        if state.nbytes != before.nbytes:
+            return "another size"
+        if (
+            state.mtime_ns != before.mtime_ns
+            and read_picture(sample.path, sample.key).hash != before.hash
+        ):
+            return "other bytes"
+    except (OSError, SourceError):
+        return "its file cannot be read any more"
+    if annotation_hash(sample, maps_folder) != before.annotation_hash:
+        return "another annotation" + (" or map file" if maps_folder is not None else "")
+    return None
+
+
+def _counted(count: int, what: str, keys: list[str]) -> str:
+    shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+    return f"{count} {what}{'' if count == 1 else 's'} ({shown})"
+
+
+def name_work(
+    work: str,
+    views: tuple[View, ...],
+    *,
+    images: Path | None,
+    families: dict[str, str],
+    maps_folder: Path | None,
+) -> str:
+    """Name a work by all that its result depends on, except the pictures' content.
+
+    That is recorded with each sample, and compared sample by sample.
+    """
+    described = {
+        "work": work,
+        "images": None if images is None else os.path.abspath(images),  # noqa: PTH100 - links stay links
+        "views": [[view.name, view.recipe.fingerprint] for view in views],
+        "decoders": families,
+        "maps": None if maps_folder is None else str(maps_folder.absolute()),
+    }
+    return json.dumps(described, sort_keys=True)
+
+
+def why_not(found: Unfinished, token: str, *, in_place: bool) -> str:
+    """Say why unfinished work is not gone on with by the work `token`; empty if it is."""
+    if found.obstacle:
+        return found.obstacle
+    if found.token != token:
+        return _other_work(_described(found.token), _described(token))
+    if found.in_place and not in_place:
+        return "by now so much has changed that a new file is written"
+    if in_place and not found.in_place:
+        return "it was of a new file, and by now the store is changed in place"
+    return ""
+
+
+def _described(token: str) -> dict[str, Any]:
+    try:
+        record = json.loads(token)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _other_work(then: dict[str, Any], now: dict[str, Any]) -> str:
+    if then.get("work") != now["work"]:
+        return f"it was of other work ({then.get('work', 'of another program')})"
+    if then.get("images") != now["images"]:
+        return f"it was of the pictures in {then.get('images') or 'the store'}"
+    if then.get("views") != now["views"]:
+        return "it was made by another recipe, or for other views"
+    if then.get("maps") != now["maps"]:
+        return f"it had its maps from {then.get('maps') or 'no folder'}"
+    return "its pictures were decoded by other decoders"

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from ocrstore.building.views import IMPORTED, View, stored_views
 from ocrstore.errors import SourceError
 from ocrstore.maps import ALGORITHM
 from ocrstore.recipe import CODECS, DTYPES
 from ocrstore.sources import all_dialects
 from ocrstore.store import Store
+from ocrstore.views import IMPORTED, View, stored_views
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
