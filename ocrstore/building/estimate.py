@@ -18,30 +18,30 @@ from ocrstore.sources import Source
 from ocrstore.views import View, column_shapes
 
 MEASURED = 12
-"""Samples that are derived to measure codecs."""
+"""Number of samples that are derived to measure codecs."""
 _LOOKED_AT = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Expected bytes of a store's columns in every codec they could have."""
+    """Expected size of each column of a store in each codec."""
 
     samples: int
     measured: int
-    """Samples that the figures come from."""
+    """Number of samples that were derived for it."""
     chosen: Mapping[str, str]
-    """The codec of each column, as the recipe has it."""
+    """Column to codec, as the recipe has it."""
     nbytes: Mapping[str, Mapping[str, int]]
-    """Column, codec: bytes of all samples."""
+    """Column to codec to bytes of all samples."""
 
     @property
     def columns(self) -> dict[str, int]:
-        """Bytes of each column in its chosen codec."""
+        """Column to bytes in its chosen codec."""
         return {name: self.nbytes[name][codec] for name, codec in self.chosen.items()}
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes of the whole store as the recipe has it."""
+        """Bytes of the whole store with the chosen codecs."""
         return sum(self.columns.values())
 
 
@@ -51,7 +51,11 @@ def estimate(
     *,
     max_pixels: int = DEFAULT_MAX_PIXELS,
 ) -> Estimate:
-    """Estimate the size of a store in every codec, by deriving a few of its samples."""
+    """Estimate the size of a store in every codec, by deriving a few of its samples.
+
+    Raises:
+        SourceError: None of those samples can be used.
+    """
     columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
     job = Job(views, max_pixels=max_pixels)
     sizes: dict[str, dict[str, list[int]]] = {name: {} for name in columns}
@@ -75,9 +79,9 @@ def estimate(
                     found.setdefault(codec, []).append(stored.nbytes)
     if not raw_images:
         raise SourceError(
-            f"{source.images}: of {min(MEASURED, len(source))} pictures looked at, none can be used"
+            f"{source.images}: of {min(MEASURED, len(source))} sampled pictures none can be used"
         )
-    # pictures differ in size more than anything else: their headers are read of many more
+    # picture sizes vary most, so many more headers are read than pictures decoded
     mean, formats = _headers(source, max_pixels)
     factor = mean / float(np.mean(raw_images))
     if formats != {"jpeg"} and "image" in sizes and columns["image"].codec != "jpeg":
@@ -94,7 +98,7 @@ def estimate(
 
 
 def _headers(source: Source, max_pixels: int) -> tuple[float, set[str]]:
-    """Return the mean bytes of a decoded picture, and the formats there are."""
+    """Return the mean size of a decoded picture in bytes, and the file formats found."""
     sizes, formats = [], set()
     for row in _spread(len(source), _LOOKED_AT):
         try:
@@ -109,47 +113,47 @@ def _headers(source: Source, max_pixels: int) -> tuple[float, set[str]]:
 
 
 def _spread(count: int, wanted: int) -> Sequence[int]:
-    """Choose rows evenly over all of them."""
+    """Choose rows at even distances."""
     if count <= wanted:
         return range(count)
     return [round(i * (count - 1) / (wanted - 1)) for i in range(wanted)]
 
 
 HEADROOM = 0.8
-"""The share of the available memory that a store may fill: the training needs some, too."""
+"""Share of the available memory that a store may take; training needs the rest."""
 
-# cheapest first: what is read least often, or is compressed best, gives way first
+# cheapest first: columns that are read least often or compress best
 _STEPS: tuple[tuple[str, str, str], ...] = (
-    ("image", "jpeg", "keep pictures as their JPEG bytes; decoded on access"),
+    ("image", "jpeg", "store the JPEG files; decoded on access"),
     ("prob_mask", "lz4", "masks are nearly constant"),
     ("thresh_mask", "lz4", "masks are nearly constant"),
     ("prob_map", "lz4", "probability maps are mostly zero"),
     ("thresh_map", "zstd", "threshold maps are mostly one value"),
-    ("image", "drop", "leave the full-size pictures out"),
-    ("tensor", "zstd", "the last resort: every read decompresses"),
+    ("image", "drop", "leave out the full-size pictures"),
+    ("tensor", "zstd", "last resort: decompressed on every access"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do so that a store stays in memory."""
+    """Which codecs make a store fit the page cache."""
 
     memory: Memory
     limit_nbytes: int
-    """What the store may have."""
+    """Largest size of a store that fits."""
     as_asked_nbytes: int
     advised_nbytes: int
     fits_as_asked: bool
     fits_as_advised: bool
     codecs: Mapping[str, str]
-    """The advised codec of every column that is kept."""
+    """Column to advised codec, without dropped columns."""
     dropped: tuple[str, ...]
     steps: tuple[str, ...]
-    """What was changed and why, in order."""
+    """Changes to the recipe with reasons, in order."""
 
     @property
     def command(self) -> str:
-        """The options of `ocrstore build` that say the same."""
+        """The options of `ocrstore build` for it."""
         parts = []
         logical = [name for name in self.codecs if "/" not in name]
         if self.dropped:
@@ -159,7 +163,7 @@ class Advice:
 
 
 def advise(expected: Estimate, memory: Memory) -> Advice:
-    """Find the first, least costly set of codecs with which everything fits."""
+    """Find the cheapest set of codecs with which the store fits."""
     limit = int(memory.available_nbytes * HEADROOM)
     codecs = dict(expected.chosen)
     dropped: list[str] = []

@@ -1,4 +1,4 @@
-"""Deciding what a build has to do, before it does it: action, views, and why."""
+"""Decide what a build has to do: compare source, recipe and decoders with the existing store."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from ocrstore.store import Store
 from ocrstore.views import IMPORTED, View, check_views, column_shapes, stored_views
 
 IN_PLACE = 256
-"""Up to this many new and changed pictures, and up to half the store, are written into it in
-place; more of them, and the whole store is written anew, which leaves no dead space."""
+"""Up to this many new and changed pictures, or half the store, are updated in place; for more, the
+whole store is rewritten, which leaves no dead space."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What will be done to which file."""
+    """What a build will do to which file."""
 
     target: Path
     source: Source
     views: tuple[View, ...]
     action: str
-    """create, update (in place), rewrite (a new file, with what can be reused) or nothing."""
+    """create, update (in place), rewrite (a new file, reusing valid columns) or nothing."""
     reasons: tuple[str, ...]
     changes: Changes
     old: Store | None
-    """The store as it is; None where it is made from nothing."""
+    """The existing store; None if the build starts from scratch."""
     copied: frozenset[str] = frozenset()
-    """Columns that a rewrite takes over from unchanged samples as they are."""
+    """Columns that a rewrite copies for unchanged samples."""
     families: Mapping[str, str] | None = None
     maps_folder: Path | None = None
     force: bool = False
     unfinished: Unfinished | None = None
-    """What an interrupted run has left."""
+    """The work of an interrupted build."""
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The columns that the store will have."""
+        """The columns of the store to be."""
         return {name: Column(*spec) for name, spec in column_shapes(self.views).items()}
 
     @property
     def rederived(self) -> tuple[View, ...]:
-        """The views that a rewrite has to make of unchanged samples."""
+        """The views that a rewrite derives again for unchanged samples."""
         return tuple(v for v in self.views if not set(v.columns.values()) <= self.copied)
 
     @property
     def reuses(self) -> bool:
-        """Whether unchanged samples need not be decoded again."""
+        """Whether unchanged samples need not be read from their files."""
         needs_pixels = bool(self.rederived)
         has_pixels = self.old is not None and "image" in self.old.columns
         keeps_image = "image" in self.copied or "image" not in self.columns
@@ -68,7 +68,7 @@ class BuildPlan:
 
     @property
     def token(self) -> str:
-        """Name the work, so that an interrupted build is resumed by the same one only."""
+        """Identifies the work: an interrupted build is resumed by the same one only."""
         return name_work(
             "build",
             self.views,
@@ -79,7 +79,7 @@ class BuildPlan:
 
     @property
     def mistaken(self) -> str:
-        """Why this is hardly the store's folder; empty if it shares a sample with the store."""
+        """Why this is probably the wrong folder; empty if it has a sample of the store."""
         if (
             self.old is None
             or not len(self.old)
@@ -90,18 +90,18 @@ class BuildPlan:
 
     @property
     def obstacle(self) -> str:
-        """Why the unfinished work that was found is discarded; empty if it is gone on with."""
+        """Why the interrupted build cannot be resumed; empty if it can."""
         if self.unfinished is None:
             return ""
         if self.force:
-            return "everything is made anew, as asked"
+            return "--force rebuilds from scratch"
         if self.action == "nothing":
-            return "the store is as the source is, without it"
+            return "the store is up to date without it"
         return why_not(self.unfinished, self.token, in_place=self.action == "update")
 
 
 def not_its_folder(samples: int, images: Path) -> str:
-    """Say that none of a store's samples is in a folder."""
+    """Return the message for a folder that has none of a store's samples."""
     none = "the one sample" if samples == 1 else f"none of the {samples} samples"
     is_not = "is not" if samples == 1 else "is"
     return f"{none} of the store {is_not} in {images}; is it the right folder?"
@@ -115,7 +115,11 @@ def plan_build(
     force: bool,
     maps_folder: Path | None,
 ) -> BuildPlan:
-    """Compare the source, the recipe and the decoders with what is there."""
+    """Plan a build of one view, which becomes the default view; other views are kept.
+
+    Raises:
+        SchemaError: The target is a store that was not built from pictures.
+    """
     families = decoder_families()
     facts: dict[str, Any] = {
         "target": target,
@@ -127,7 +131,7 @@ def plan_build(
     }
     if not target.exists():
         changes = compare(source, {}, maps_folder=None)
-        reasons = [f"{target} is not there yet", *changes.reasons()]
+        reasons = [f"{target} does not exist yet", *changes.reasons()]
         return BuildPlan(
             views=(asked,),
             action="create",
@@ -136,22 +140,22 @@ def plan_build(
             old=None,
             **facts,
         )
-    old = Store(target)  # whatever else the file is, it is not overwritten, by force or not
+    old = Store(target)  # raises for a file that is not a store: --force does not replace that
     before = stored_views(old.metadata, where=str(target))
     if force:
         changes = compare(source, {}, maps_folder=None)
         return BuildPlan(
             views=(asked,),
             action="create",
-            reasons=("everything is made anew, as asked", *changes.reasons()),
+            reasons=("--force rebuilds from scratch", *changes.reasons()),
             changes=changes,
             old=None,
             **facts,
         )
     if not before:
         raise SchemaError(
-            f"{target} was not built from pictures, so it cannot be brought up to date; "
-            "choose another name, or --force to replace it"
+            f"{target} was not built from pictures and cannot be updated; "
+            "choose another name, or replace it with --force"
         )
     views = check_views((asked, *(v for v in before if not v.default and v.name != asked.name)))
     known = known_from(old.index)
@@ -159,7 +163,7 @@ def plan_build(
     recipe_reasons = _recipe_reasons(before, views)
     decoder_reasons = _decoder_reasons(old.metadata, families)
     if len(old) and not known:
-        decoder_reasons.append("it is not recorded which files the samples were made from")
+        decoder_reasons.append("the store does not record the files of its samples")
     reasons = [*recipe_reasons, *decoder_reasons, *changes.reasons()]
     copied = frozenset() if decoder_reasons else _copied(old, before, views)
     columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
@@ -206,7 +210,7 @@ def _decoder_reasons(metadata: Mapping[str, Any], families: Mapping[str, str]) -
     build = metadata.get("build")
     recorded = build.get("decoders") if isinstance(build, Mapping) else None
     if not isinstance(recorded, Mapping):
-        return ["it is not recorded which decoders made the pictures"]
+        return ["the store does not record its decoders"]
     return [
         f"{kind} pictures are decoded by {families[kind]} now, not by {family}"
         for kind, family in recorded.items()
@@ -215,7 +219,7 @@ def _decoder_reasons(metadata: Mapping[str, Any], families: Mapping[str, str]) -
 
 
 def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> frozenset[str]:
-    """Name the columns whose rows are still right for an unchanged picture."""
+    """Return the columns whose rows are still valid for an unchanged picture."""
     wanted = {name: Column(*spec) for name, spec in column_shapes(views).items()}
     same_place = {name for name, column in wanted.items() if old.columns.get(name) == column}
     good = {"image"}
@@ -229,7 +233,7 @@ def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> fr
 
 
 def _same_pixels(one: Any, other: Any) -> bool:
-    """Whether two recipes draw the same; which columns they ask for makes no difference."""
+    """Return whether two recipes make the same arrays, whichever columns they ask for."""
     ignored = ("columns", "mean", "std")
     a, b = one.to_json(), other.to_json()
     if str(a.get("map_algorithm")).startswith(IMPORTED) and a["columns"] != b["columns"]:
@@ -239,7 +243,7 @@ def _same_pixels(one: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was recorded of a picture when its sample was made."""
+    """What a store records about the file and annotation of a sample."""
 
     row: int
     nbytes: int
@@ -250,24 +254,24 @@ class Known:
 
 @dataclass(slots=True)
 class Changes:
-    """The keys of a source and of an earlier state, sorted into what has to be done."""
+    """Differences between a source and an earlier state of it."""
 
     new: list[str] = field(default_factory=list)
     changed: dict[str, str] = field(default_factory=dict)
     """Key to reason."""
     removed: list[str] = field(default_factory=list)
     unchanged: dict[str, int] = field(default_factory=dict)
-    """Key to row in the earlier state."""
+    """Key to row of the earlier state."""
     problems: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
-    """What the source says about unchanged pictures."""
+    """Problems that the source reports for unchanged pictures."""
 
     @property
     def any(self) -> bool:
-        """Whether anything has to be done."""
+        """Whether anything changed."""
         return bool(self.new or self.changed or self.removed)
 
     def without(self, keys: Collection[str]) -> Changes:
-        """Return the same, but for what is unchanged among `keys`."""
+        """Return a copy in which none of `keys` is unchanged."""
         return replace(
             self,
             unchanged={key: row for key, row in self.unchanged.items() if key not in keys},
@@ -275,7 +279,7 @@ class Changes:
         )
 
     def reasons(self) -> list[str]:
-        """Say what changed in words, one sentence for each kind."""
+        """Return what changed, one line for each kind of change."""
         lines = []
         if self.new:
             lines.append(_counted(len(self.new), "new picture", self.new))
@@ -290,7 +294,7 @@ class Changes:
 
 
 def known_from(table: pa.Table) -> dict[str, Known]:
-    """Read what an index, or a part of one, recorded of its pictures; empty if it did not."""
+    """Read the records of an index, or a part of one; empty if it has none."""
     names = ("source_nbytes", "source_mtime_ns", "source_hash", "annotation_hash")
     if any(name not in table.column_names for name in ("key", *names)):
         return {}
@@ -300,14 +304,15 @@ def known_from(table: pa.Table) -> dict[str, Known]:
 
 
 def compare(source: Source, known: Mapping[str, Known], *, maps_folder: Path | None) -> Changes:
-    """Hold a source against what is known of it.
+    """Compare a source with an earlier state of it.
 
-    A picture of the same size and time is the same; where only the time differs its bytes decide.
+    A file of the same size and modification time is unchanged; if only the time differs, its hash
+    decides.
     """
     changes = Changes()
     gone = dict(known)
     if not known:
-        changes.new = list(source.keys)  # without reading a single annotation
+        changes.new = list(source.keys)  # no annotation has to be read for that
         return changes
     for sample in source:
         before = gone.pop(sample.key, None)
@@ -326,7 +331,7 @@ def compare(source: Source, known: Mapping[str, Known], *, maps_folder: Path | N
 
 
 def decoder_families() -> dict[str, str]:
-    """Name, for each picture format, the family of decoders that would decode it here and now."""
+    """Return the decoder family that is used here for each picture format."""
     jpeg = "libjpeg-turbo"
     if available_backends()[0] == "opencv":
         jpeg = opencv_family()
@@ -338,16 +343,16 @@ def _difference(sample: SourceSample, before: Known, maps_folder: Path | None) -
     try:
         state = file_state(sample.path)
         if state.nbytes != before.nbytes:
-            return "another size"
+            return "file size changed"
         if (
             state.mtime_ns != before.mtime_ns
             and read_picture(sample.path, sample.key).hash != before.hash
         ):
-            return "other bytes"
+            return "content changed"
     except (OSError, SourceError):
-        return "its file cannot be read any more"
+        return "file is not readable any more"
     if annotation_hash(sample, maps_folder) != before.annotation_hash:
-        return "another annotation" + (" or map file" if maps_folder is not None else "")
+        return "annotation" + (" or map file" if maps_folder is not None else "") + " changed"
     return None
 
 
@@ -364,9 +369,9 @@ def name_work(
     families: dict[str, str],
     maps_folder: Path | None,
 ) -> str:
-    """Name a work by all that its result depends on, except the pictures' content.
+    """Return a token of everything that the result depends on, except the pictures' content.
 
-    That is recorded with each sample, and compared sample by sample.
+    The content is recorded with each sample and compared sample by sample.
     """
     described = {
         "work": work,
@@ -379,15 +384,15 @@ def name_work(
 
 
 def why_not(found: Unfinished, token: str, *, in_place: bool) -> str:
-    """Say why unfinished work is not gone on with by the work `token`; empty if it is."""
+    """Return why an interrupted build cannot be resumed by the work `token`; empty if it can."""
     if found.obstacle:
         return found.obstacle
     if found.token != token:
         return _other_work(_described(found.token), _described(token))
     if found.in_place and not in_place:
-        return "by now so much has changed that a new file is written"
+        return "it was an update in place, and too much has changed for that since"
     if in_place and not found.in_place:
-        return "it was of a new file, and by now the store is changed in place"
+        return "it wrote a new file, and the store can be updated in place now"
     return ""
 
 
@@ -401,11 +406,11 @@ def _described(token: str) -> dict[str, Any]:
 
 def _other_work(then: dict[str, Any], now: dict[str, Any]) -> str:
     if then.get("work") != now["work"]:
-        return f"it was of other work ({then.get('work', 'of another program')})"
+        return f"it was another operation ({then.get('work', 'of another program')})"
     if then.get("images") != now["images"]:
-        return f"it was of the pictures in {then.get('images') or 'the store'}"
+        return f"it used the pictures in {then.get('images') or 'the store'}"
     if then.get("views") != now["views"]:
-        return "it was made by another recipe, or for other views"
+        return "it used another recipe or other views"
     if then.get("maps") != now["maps"]:
-        return f"it had its maps from {then.get('maps') or 'no folder'}"
-    return "its pictures were decoded by other decoders"
+        return f"it imported maps from {then.get('maps') or 'no folder'}"
+    return "it used other decoders"

@@ -1,4 +1,4 @@
-"""Carrying out a build's plan: derive, copy, write, resume, report."""
+"""Carry out a build's plan: derive or copy samples, write them, resume, report."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from ocrstore.version import __version__
 from ocrstore.views import views_metadata
 
 FEW = 24
-"""Up to this many samples are derived in this process: starting workers would take longer."""
+"""Up to this many samples are derived in this process; starting workers would take longer."""
 
 
 ATTRIBUTES = pa.schema(
     [
         ("width", pa.int32()),  # of the upright picture
         ("height", pa.int32()),
-        ("orientation", pa.int8()),  # the EXIF orientation that was undone
-        ("annotated", pa.bool_()),  # False: no annotation speaks of the picture
+        ("orientation", pa.int8()),  # EXIF orientation of the file
+        ("annotated", pa.bool_()),  # False: no annotation for this picture
         ("polygons", pa.list_(pa.list_(pa.float32()))),  # x, y, x, y, ... in the upright frame
         ("ignored", pa.list_(pa.bool_())),
         ("texts", pa.list_(pa.string())),
@@ -48,7 +48,7 @@ ATTRIBUTES = pa.schema(
         ("source_nbytes", pa.int64()),
         ("source_mtime_ns", pa.int64()),
         ("source_hash", pa.uint64()),  # xxh3_64 of the picture's file
-        ("annotation_hash", pa.uint64()),  # xxh3_64 of what the source said about it
+        ("annotation_hash", pa.uint64()),  # xxh3_64 of the annotation as the source gave it
         ("problems", pa.list_(pa.string())),  # "kind: message", from deriving the sample
     ]
 )
@@ -56,14 +56,14 @@ ATTRIBUTES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """How far a build is."""
+    """Progress of a build."""
 
     done: int
     total: int
     lost: int
-    """Problems so far by which something was left out."""
+    """Problems so far that left something out."""
     notes: int
-    """Other things worth knowing so far."""
+    """Other problems so far."""
 
 
 Progress = Callable[[BuildProgress], None]
@@ -71,23 +71,29 @@ Progress = Callable[[BuildProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to do it; nothing here changes what comes out."""
+    """How to run a build; none of it changes the result."""
 
     workers: int | None = None
     on_error: str = "skip"
     max_pixels: int = DEFAULT_MAX_PIXELS
     progress: Progress | None = None
 
-    def telling(self, progress: Progress | None) -> Options:
-        """Return the same, with someone to tell how far it is."""
+    def with_progress(self, progress: Progress | None) -> Options:
+        """Return a copy with a progress callback."""
         return replace(self, progress=progress)
 
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
-    """Do what a plan says; raises StoreExistsError where that would empty the wrong store."""
+    """Carry out a plan.
+
+    Raises:
+        StoreExistsError: The source has none of the store's samples: probably the wrong folder.
+        SourceError: No picture can be used, or with `on_error="fail"` something was left out.
+        WorkerDiedError: A worker process was killed. Finished samples are kept.
+    """
     if plan.mistaken:
         raise StoreExistsError(
-            f"{plan.target}: {plan.mistaken} Nothing was changed; --force does it all the same"
+            f"{plan.target}: {plan.mistaken} Nothing was changed; use --force to replace the store"
         )
     run = _Run(plan, options)
     run.start()
@@ -96,12 +102,12 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     elif plan.action == "nothing":
         run.keep()
     else:
-        run.write_anew()
+        run.write_new_file()
     return run.finish()
 
 
 class _Run:
-    """One build on its way."""
+    """A running build."""
 
     def __init__(self, plan: BuildPlan, options: Options) -> None:
         self.plan = plan
@@ -122,24 +128,21 @@ class _Run:
         self._total = 0
 
     def start(self) -> None:
-        """Take note of what concerns the source as a whole."""
+        """Record the problems of the source as a whole."""
         self._note(self.source.problems)
 
     def keep(self) -> None:
-        """Leave the store as it is; what is known about it is reported all the same."""
+        """Leave the store unchanged, and report what is known about it."""
         assert self.plan.old is not None
         self._keep(self.plan.changes, self.plan.old.index)
         self.report.reused = len(self.plan.changes.unchanged)
         try:
             drop_unfinished(self.plan.target)
         except (StoreBusyError, WriteError):
-            self.report.discarded = ""  # somebody is at work, or this user may not write: it stays
+            self.report.discarded = ""  # kept: a writer is active, or the file is read-only
 
     def update(self) -> None:
-        """Change samples of a store in place, resuming what an interrupted build left.
-
-        All changes appear together.
-        """
+        """Update the store in place, resuming an interrupted update; published atomically."""
         plan, changes = self.plan, self.plan.changes
         assert plan.old is not None
         with append(plan.target, action="build", resume=plan.token) as writer:
@@ -148,7 +151,7 @@ class _Run:
             found = compare(self.source, resumed, maps_folder=plan.maps_folder)
             for key in sorted({*changes.removed, *found.removed}):
                 writer.delete(key)
-            # a picture may be again what the store has, after it was made as something else
+            # the interrupted run may have derived a picture that has changed back since
             kept = changes.without(resumed)
             self._keep(kept, plan.old.index)
             self._keep(found, table)
@@ -163,8 +166,8 @@ class _Run:
             writer.reorder(self.source.keys)
             self._describe(writer)
 
-    def write_anew(self) -> None:
-        """Write a whole store beside the target, resuming what an interrupted build left."""
+    def write_new_file(self) -> None:
+        """Write a new file beside the target and rename it, resuming an interrupted build."""
         plan = self.plan
         writer = create(
             plan.target,
@@ -192,16 +195,16 @@ class _Run:
             self._write(writer, items)
             if not len(writer):
                 raise SourceError(
-                    f"none of the {len(self.source)} pictures could be used, so no store was "
-                    f"written; the first reason: {self._first_reason()}"
+                    f"none of the {len(self.source)} pictures can be used; no store was "
+                    f"written. The first problem: {self._first_reason()}"
                 )
             writer.reorder(self.source.keys)
             self._describe(writer)
             if plan.old is not None:
-                plan.old.close()  # some systems do not replace a file that is mapped
+                plan.old.close()  # Windows cannot replace a file that is mapped
 
     def finish(self) -> BuildReport:
-        """Complete the report from the store as it is now."""
+        """Complete the report with facts of the published store."""
         report = self.report
         with Store(self.plan.target) as store:
             report.samples = len(store)
@@ -217,16 +220,16 @@ class _Run:
         return report
 
     def _count_resumed(self, writer: Writer, found: Changes) -> None:
-        """Take note of what an interrupted run left, and what of it cannot be used."""
+        """Report how many samples of an interrupted run are used, and how many are not."""
         plan = self.plan
         self.report.resumed = len(found.unchanged)
         if plan.unfinished is not None and not plan.obstacle:
             damaged = plan.unfinished.samples - writer.resumed
             if damaged > 0:
-                self.report.discarded = discarded(damaged, "they are not as they were written")
+                self.report.discarded = discarded(damaged, "they are damaged")
 
     def _write(self, writer: Writer, items: Sequence[tuple[str, int | None]]) -> None:
-        """Derive or copy samples in order, and write them."""
+        """Write samples in order; those with a row are copied, or derived from the old store."""
         plan = self.plan
         copy_only = not plan.rederived
         job = Job(
@@ -256,12 +259,12 @@ class _Run:
 
     def _take(self, writer: Writer, key: str, row: int | None, outcome: Derived | Problem) -> None:
         if isinstance(outcome, Derived) and len(key.encode()) > MAX_KEY_NBYTES:
-            message = f"its path has {len(key.encode())} bytes, a key has {MAX_KEY_NBYTES} at most"
+            message = f"its path has {len(key.encode())} bytes, the limit is {MAX_KEY_NBYTES}"
             outcome = Problem("bad-key", message, key=key)
         if isinstance(outcome, Problem):
             self._note([outcome])
             if key in writer:
-                writer.delete(key)  # what the store has of it is not what the source has
+                writer.delete(key)  # the stored sample is of an earlier state of the file
             return
         self._note(outcome.problems)
         arrays: dict[str, Any] = {
@@ -286,7 +289,7 @@ class _Run:
         self.report.reused += 1
 
     def _stored_arrays(self, row: int) -> dict[str, Any]:
-        """Take what is still good of a sample from the old store, without copying."""
+        """Return the columns of a sample that are still valid, without copying them."""
         old = self.plan.old
         assert old is not None
         arrays: dict[str, Any] = {}
@@ -300,7 +303,7 @@ class _Run:
         return arrays
 
     def _keep(self, changes: Changes, table: pa.Table) -> None:
-        """Take note of what is known about samples that are not made again."""
+        """Record hashes and problems of samples that are not derived again."""
         known = known_from(table)
         for key in changes.unchanged:
             self._sources[key] = (known[key].hash, known[key].annotation_hash)
@@ -308,7 +311,7 @@ class _Run:
             self._note(problems)
         if "problems" not in table.column_names:
             return
-        # a table of resumed samples may have several rows of one; the last one counts
+        # a resumed table may have several rows for a sample; the last one is valid
         last = dict(zip(table["key"].to_pylist(), table["problems"].to_pylist(), strict=True))
         for key, lines in last.items():
             if lines and key in changes.unchanged:
@@ -322,8 +325,8 @@ class _Run:
                 if self.options.on_error == "fail":
                     where = f"{problem.key}: " if problem.key else ""
                     raise SourceError(
-                        f"{where}{problem.message} ({problem.kind}). What is done is kept; put it "
-                        "right and build again, or let it be reported with --on-error skip"
+                        f"{where}{problem.message} ({problem.kind}). Finished samples are kept; "
+                        "fix it and build again, or use --on-error skip"
                     )
 
     def _first_reason(self) -> str:
@@ -336,7 +339,7 @@ class _Run:
             self.options.progress(BuildProgress(self._done, self._total, self._lost, notes))
 
     def _describe(self, writer: Writer) -> None:
-        """Say in the manifest how the store was made."""
+        """Record in the manifest how the store was built."""
         plan = self.plan
         writer.metadata.update(views_metadata(plan.views))
         decoders = dict(plan.families or {})
@@ -352,14 +355,14 @@ class _Run:
 
 
 def discarded(samples: int, obstacle: str) -> str:
-    """Say what becomes of unfinished work that nobody goes on with."""
+    """Return the message about an interrupted build that is not resumed; empty if it is."""
     if not obstacle:
         return ""
-    return f"{samples} sample{'' if samples == 1 else 's'} of unfinished work: {obstacle}"
+    return f"{samples} sample{'' if samples == 1 else 's'} of an interrupted run: {obstacle}"
 
 
 def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
-    """Choose who derives the samples: worker processes, or for a few of them this one."""
+    """Return worker processes, or for few samples a replacement that runs in this process."""
     wanted = usable_cpus() if workers is None else workers
     if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
@@ -369,10 +372,12 @@ def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
 def build_fingerprint(
     recipes: Sequence[str], decoders: Mapping[str, str], sources: Mapping[str, tuple[int, int]]
 ) -> str:
-    """Hash everything that a store's content comes from: recipes, decoders, and source bytes.
+    """Hash everything that a store's content depends on.
 
-    `sources` has the picture's and the annotation's hash by key; `recipes` their fingerprints,
-    which cover the map algorithm.
+    Args:
+        recipes: Fingerprints of the recipes, which cover the map algorithm.
+        decoders: Picture format to decoder family.
+        sources: Key to the hashes of file and annotation.
     """
     digest = xxhash.xxh3_128()
     digest.update(json.dumps([list(recipes), dict(decoders)], sort_keys=True).encode())
@@ -382,7 +387,7 @@ def build_fingerprint(
 
 
 def describe_source(source: Source) -> dict[str, Any]:
-    """Say where the pictures and annotations are, and how old the annotations were."""
+    """Return where the pictures and annotations are, for the manifest."""
     files = source.annotation_files
     return {
         "description": source.description,
@@ -395,7 +400,7 @@ def describe_source(source: Source) -> dict[str, Any]:
 
 
 def _common_place(files: tuple[Path, ...]) -> str | None:
-    """Name the file, or the folder that all files lie in."""
+    """Return the only file, or the folder that contains all files."""
     if not files:
         return None
     paths = [os.path.abspath(path) for path in files]  # noqa: PTH100 - links stay links

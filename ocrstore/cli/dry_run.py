@@ -17,7 +17,7 @@ from ocrstore.recipe import CODECS
 
 
 def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
-    """Return what a build would do, and how large the store would get, for programs."""
+    """Return what a build would do and the expected sizes, for json.dumps."""
     expected, advice, free = _measure(plan, max_pixels)
     return {
         "store": str(plan.target),
@@ -37,7 +37,7 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
 
 
 def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
-    """Print how large the store would get, and whether disk and page cache have room for it."""
+    """Print the expected sizes, and whether disk and page cache have room for them."""
     out = console()
     if plan.mistaken:
         out.print(

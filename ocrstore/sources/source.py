@@ -78,7 +78,7 @@ class Source:
         if entry is None:
             problems: tuple[Problem, ...] = ()
             if self.annotation_files:
-                message = f"{shown(picture.key)}: no annotation speaks of it"
+                message = f"{shown(picture.key)}: no annotation for this picture"
                 problems = (Problem("no-annotation", message, key=picture.key),)
             return SourceSample(picture.key, picture.path, annotated=False, problems=problems)
         key, where = picture.key, entry.where

@@ -94,14 +94,14 @@ def test_a_store_without_pictures_needs_its_source(built):
     add_view(built.store, size=96, images=built.images, workers=0)
     assert verify(built.store, source=built.images, workers=0).ok
     built.add("img_001.jpg", seed=77)
-    with pytest.raises(SourceError, match=r"img_001\.jpg: its file is not the one"):
+    with pytest.raises(SourceError, match=r"img_001\.jpg: the file changed since"):
         add_view(built.store, size=32, images=built.images, workers=0)
     assert ocrstore.verify(built.store).ok
 
 
 def test_what_cannot_be_added(built, tmp_path):
     """A recipe of `image` alone, a picture the pipeline fails on, a store of something else."""
-    with pytest.raises(SchemaError, match="column of its own"):
+    with pytest.raises(SchemaError, match="column besides `image`"):
         add_view(built.store, recipe=Recipe.make(columns=["image"]), workers=0)
     built.add("small.jpg", encode(draw(20, 20)))
     build(built.images, built.store, size=SIZE, workers=0)

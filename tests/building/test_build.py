@@ -114,8 +114,8 @@ def test_new_changed_and_removed_pictures(dataset):
     text = "\n".join(report.reasons)
     assert "1 new picture (img_0005b.jpg)" in text
     assert "1 removed picture (img_004.jpg)" in text
-    assert "changed picture (img_003.jpg): another annotation" in text
-    assert "(img_002.jpg): another size" in text or "(img_002.jpg): other bytes" in text
+    assert "changed picture (img_003.jpg): annotation changed" in text
+    assert "(img_002.jpg): file size changed" in text or "(img_002.jpg): content changed" in text
     store = ocrstore.open(dataset.store)
     assert store.keys == tuple(sorted(store.keys)) and len(store) == 8
     assert store.generation == 2
@@ -200,7 +200,7 @@ def test_mean_and_std_change_the_manifest_only(dataset):
 
 
 def test_another_decoder_family_decodes_again(dataset, monkeypatch):
-    """A store made by other decoders is made anew, and the reason names both."""
+    """A store made by other decoders is rewritten, and the reason names both."""
     dataset.fill(2)
     make(dataset)
     families = {"jpeg": "other-jpeg", "png": "opencv"}
@@ -212,7 +212,7 @@ def test_another_decoder_family_decodes_again(dataset, monkeypatch):
 
 
 def test_force_starts_over(dataset):
-    """--force makes everything anew; a file that is no store is never overwritten."""
+    """--force rebuilds from scratch; a file that is no store is never overwritten."""
     dataset.fill(2)
     make(dataset)
     report = make(dataset, force=True)
@@ -332,12 +332,12 @@ def test_recipe_files(dataset, tmp_path):
     path.write_text("size: 32\ncolumns: [tensor, prob_map]\n")
     report = make(dataset, recipe=path)
     assert set(report.columns) == {"tensor", "prob_map"}
-    with pytest.raises(SchemaError, match="a recipe says everything"):
+    with pytest.raises(SchemaError, match="are part of a recipe"):
         build(dataset.images, dataset.store, recipe=path, size=64)
 
 
 def test_on_error_fail(dataset):
-    """The first loss ends the build with its reason, and what is done is kept."""
+    """The first loss ends the build with its reason, and finished samples are kept."""
     dataset.fill(2)
     dataset.add("zz.jpg", b"not a picture")
     with pytest.raises(SourceError, match=r"zz\.jpg: .*bad-picture.*--on-error skip"):
@@ -406,7 +406,7 @@ def test_unannotated_pictures(dataset):
     assert not np.asarray(store["prob_map"][store.row("lonely.jpg")]).any()
 
 
-def test_a_store_without_records_is_made_anew(dataset):
+def test_a_store_without_records_is_rewritten(dataset):
     """A store whose attributes do not say which files it came from cannot be trusted in parts."""
     dataset.fill(2)
     make(dataset)
@@ -417,7 +417,7 @@ def test_a_store_without_records_is_made_anew(dataset):
             writer.append(key, {name: store[name][row] for name in store.columns})
     report = build(dataset.images, bare, size=SIZE, workers=0)
     assert report.action == "rewrite" and report.derived == 2
-    assert "not recorded which files" in "\n".join(report.reasons)
+    assert "does not record the files" in "\n".join(report.reasons)
     assert verify(bare, source=dataset.images, workers=0).ok
 
 

@@ -78,13 +78,13 @@ def test_views_that_cannot_be():
     """Names, the image column, duplicates, order and unreadable descriptions are refused."""
     recipe = Recipe.make(size=SIZE)
     bare = Recipe.make(size=SIZE, columns=["tensor"])
-    with pytest.raises(SchemaError, match="no part of a further view"):
+    with pytest.raises(SchemaError, match="only the default view"):
         View("v", recipe, default=False)
     default, further = View("v", recipe, default=True), View("w", bare, default=False)
     assert check_views((default, further)) == (default, further)
-    with pytest.raises(SchemaError, match="different names"):
+    with pytest.raises(SchemaError, match="two views of one name"):
         check_views((default, View("v", bare, default=False)))
-    with pytest.raises(SchemaError, match="the default one"):
+    with pytest.raises(SchemaError, match="the default view"):
         check_views((further, default))
     with pytest.raises(SchemaError, match="not understood"):
         stored_views({"views": {"a": {}}, "default_view": "a"}, where="x.ocrs")

@@ -60,7 +60,7 @@ def test_a_changed_map_file_is_noticed(maps):
     make(dataset, folder)
     write_npz(folder / "img_000.npz", prob_map=np.minimum(drawn.prob_map, 0.75))
     report = make(dataset, folder)
-    assert report.action == "update" and "another annotation or map file" in report.reasons[0]
+    assert report.action == "update" and "annotation or map file changed" in report.reasons[0]
     assert float(ocrstore.open(dataset.store)["prob_map"][0].max()) == 0.75
 
 

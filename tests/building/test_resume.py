@@ -1,4 +1,4 @@
-"""Builds that are killed, interrupted or run out of disk: nothing is lost, the next one goes on."""
+"""Builds that are killed, interrupted or run out of disk: nothing is lost, the next one resumes."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_sigkill(many, at, resumed, workers):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
 def test_ctrl_c(many):
-    """Ctrl-C reaches the workers, too; they leave it to the build, which keeps what is done."""
+    """Ctrl-C reaches the workers, too; they leave it to the build, which keeps finished samples."""
     body = "if now.done == 70: os.killpg(0, signal.SIGINT)"
     done = run_child(many, body, workers=2)
     assert done.returncode not in (0, -signal.SIGKILL) and "KeyboardInterrupt" in done.stderr
@@ -87,7 +87,7 @@ def test_ctrl_c_on_the_command_line(many):
         start_new_session=True,
         timeout=100,
     )
-    assert done.returncode == 130 and "goes on where this one stopped" in done.stderr
+    assert done.returncode == 130 and "run the same command to resume" in done.stderr
     assert go_on(many).resumed == GROUP
 
 
@@ -141,7 +141,7 @@ def test_a_killed_update_leaves_the_store(many):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
 def test_a_full_disk(many):
-    """The disk refuses: one clear error, and the next build goes on where it stopped."""
+    """The disk refuses: one clear error, and the next build resumes."""
     body = """
         import resource
         if now.done == 70:
@@ -158,7 +158,7 @@ def test_a_full_disk(many):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_a_killed_worker(many):
-    """A worker that is killed from outside ends the build with an error that says how to go on."""
+    """A worker that is killed ends the build with an error that says how to resume."""
 
     def kill(now):
         if now.done == 80:

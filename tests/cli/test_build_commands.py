@@ -46,8 +46,8 @@ def test_build_prints_what_and_why(images, run, tmp_path):
     """The first build, one with nothing to do, one with changes: plan, counts, sizes, time."""
     store = tmp_path / "val.ocrs"
     code, out, _ = run("build", images, "--out", store, "--size", "64")
-    assert code == 0 and "is not there yet" in out and "3 new pictures" in out
-    assert "3 of 3 pictures; 3 made, 0 reused" in out and "6, 3 of them ignored" in out
+    assert code == 0 and "does not exist yet" in out and "3 new pictures" in out
+    assert "3 of 3 pictures; 3 derived, 0 reused" in out and "6, 3 of them ignored" in out
     assert "tensor 36.9 kB" in out and "samples/s" in out
     code, out, _ = run("build", images, "--out", store, "--size", "64")
     assert code == 0 and "nothing has changed" in out
@@ -132,16 +132,20 @@ def test_a_store_keeps_its_recipe_where_none_is_given(images, run, tmp_path):
     run("build", images, "--out", store, *recipe, "--view", "mine")
     before = store.read_bytes()
     code, out, _ = run("build", images, "--out", store)
-    assert code == 0 and "by the store's own recipe (view mine)" in out and "nothing to do" in out
+    assert (
+        code == 0
+        and "with the recipe of the existing store (view mine)" in out
+        and "nothing to do" in out
+    )
     assert store.read_bytes() == before
     cv2.imwrite(str(images / "new.jpg"), np.zeros((20, 30, 3), np.uint8))
     code, out, _ = run("build", images, "--out", store)
-    assert code == 0 and "1 made, 3 reused" in out
+    assert code == 0 and "1 derived, 3 reused" in out
     with ocrstore.open(store) as opened:
         assert list(opened.columns) == ["tensor", "inverse_matrix"]
         assert opened["tensor"][3].shape == (64, 64, 3)
     code, out, _ = run("build", images, "--out", store, "--size", 32)
-    assert code == 0 and "own recipe" not in out and "size: [64, 64] -> [32, 32]" in out
+    assert code == 0 and "existing store" not in out and "size: [64, 64] -> [32, 32]" in out
 
 
 def test_a_store_with_map_files_needs_them_again(images, run, tmp_path):
@@ -152,7 +156,7 @@ def test_a_store_with_map_files_needs_them_again(images, run, tmp_path):
     code, _, err = run("build", images, "--out", store)
     assert code == 2 and "--maps" in err
     code, out, _ = run("build", images, "--out", store, "--maps", maps)
-    assert "by the store's own recipe (view 64)" in out and "nothing to do" in out
+    assert "with the recipe of the existing store (view 64)" in out and "nothing to do" in out
 
 
 def test_sizes_in_every_codec(images, run, tmp_path):
@@ -170,14 +174,14 @@ def test_sizes_in_every_codec(images, run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--size", "x"], "no size"),
-        (["--size", "1x2x3"], "no size"),
-        (["--columns", "tensor,tensors"], "'tensors' is no column"),
+        (["--size", "x"], "not a size"),
+        (["--size", "1x2x3"], "not a size"),
+        (["--columns", "tensor,tensors"], "unknown column 'tensors'"),
         (["--codec", "image"], "COLUMN=CODEC"),
         (["--codec", "tensor=jpeg"], "only `image`"),
         (["--format", "nosuch"], "nosuch"),
         (["--view", "a/b"], "view's name"),
-        (["--recipe", "RECIPE", "--size", "3"], "a recipe says everything"),
+        (["--recipe", "RECIPE", "--size", "3"], "are part of a recipe"),
     ],
 )
 def test_wrong_use(images, run, tmp_path, options, words):
