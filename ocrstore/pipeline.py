@@ -264,6 +264,8 @@ def _import_foreign(tree: Mapping[str, Any]) -> None:
         _import_foreign(child)
 
 
+# --- deterministic or random
+
 CHOOSING = {"OneOf", "OneOrOther", "RandomOrder", "SomeOf"}
 SEQUENCES = {"Compose", "ReplayCompose", "Sequential"}
 PROBE_SIZES = ((720, 1280), (1103, 801), (400, 400))

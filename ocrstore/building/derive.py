@@ -275,6 +275,9 @@ def derive_view(
     return columns, problems
 
 
+# --- files and hashes
+
+
 def file_state(path: Path) -> FileState:
     """Return a file's size and modification time; raises OSError."""
     found = path.stat()

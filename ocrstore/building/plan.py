@@ -241,6 +241,9 @@ def _same_pixels(one: Any, other: Any) -> bool:
     return all(a[name] == b[name] for name in a if name not in ignored)
 
 
+# --- comparing a source with an earlier state of it
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a store records about the file and annotation of a sample."""
@@ -359,6 +362,9 @@ def _difference(sample: SourceSample, before: Known, maps_folder: Path | None) -
 def _counted(count: int, what: str, keys: list[str]) -> str:
     shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
     return f"{count} {what}{'' if count == 1 else 's'} ({shown})"
+
+
+# --- whether an interrupted build can be resumed
 
 
 def name_work(

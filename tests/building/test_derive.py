@@ -86,7 +86,7 @@ def test_views_that_cannot_be():
         check_views((default, View("v", bare, default=False)))
     with pytest.raises(SchemaError, match="the default view"):
         check_views((further, default))
-    with pytest.raises(SchemaError, match="not understood"):
+    with pytest.raises(SchemaError, match="invalid description of views"):
         stored_views({"views": {"a": {}}, "default_view": "a"}, where="x.ocrs")
     assert stored_views({}, where="x.ocrs") == ()
 
