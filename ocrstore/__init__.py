@@ -38,7 +38,6 @@ from ocrstore.version import __version__
 if TYPE_CHECKING:
     from ocrstore.building.add_view import add_view
     from ocrstore.building.build import build
-    from ocrstore.building.check_source import check_source
     from ocrstore.format.column_writer import add_column, add_columns
     from ocrstore.format.columns import Column, Encoded
     from ocrstore.format.compact import compact
@@ -62,7 +61,6 @@ _HOMES = {
     "add_columns": "ocrstore.format.column_writer",
     "add_view": "ocrstore.building.add_view",
     "build": "ocrstore.building.build",
-    "check_source": "ocrstore.building.check_source",
     "compact": "ocrstore.format.compact",
     "create": "ocrstore.format.writer",
     "edit": "ocrstore.format.writer",
@@ -100,7 +98,6 @@ __all__ = [
     "add_columns",
     "add_view",
     "build",
-    "check_source",
     "compact",
     "create",
     "edit",

@@ -1,4 +1,4 @@
-"""How two JSON values differ, in words: one line for each leaf. Needs nothing but itself."""
+"""Compare two JSON values. Not part of `recipe`, whose imports need OpenCV: inspecting does not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def diff_json(one: Any, other: Any, *, where: str = "") -> list[str]:
-    """Compare two JSON values; one line for each leaf that differs."""
+    """Return one line for each leaf that differs, like `maps.shrink_ratio: 0.4 -> 0.5`."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         lines: list[str] = []
         for key in [*one, *(key for key in other if key not in one)]:

@@ -1,7 +1,9 @@
-"""A deterministic albumentations pipeline as the geometry of a view.
+"""Albumentations pipelines as geometry of a view: JSON form, matrix, and whether they are random.
 
-Hides albumentations: how a pipeline is written down and made again, how a random one is told from a
-deterministic one, and how the matrix is found by sending points through it.
+The matrix is found by sending points through the pipeline. Randomness is found in two ways. By
+what the classes say: a probability between 0 and 1, or a composition that chooses. And by what the
+transforms do: each one is run on probe pictures with different seeds, and with generators that
+always draw the lowest and the highest value; parameters, pixels and points must be the same.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import random
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +26,19 @@ import numpy.typing as npt
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.geometry import Geometry, Matrix, Pixels, transform_points
 
-# albumentations carries points as float32: 1/4000 pixel at 7000 pixels, a few steps of it
+# albumentations has float32 points: a resolution of 1/4000 pixel at 7000 pixels, several steps
 TOLERANCE_PX = 0.02
 
 
 def to_json(pipeline: object) -> str:
-    """Write a pipeline down canonically: its transforms and their arguments, as JSON.
+    """Return a pipeline's transforms and their arguments as canonical JSON.
 
-    Takes an albumentations transform or composition, or what `albumentations.to_dict` made of one.
-    Box and keypoint settings are left out, because a view is made of a picture and its points.
+    Args:
+        pipeline: An albumentations transform or composition, or the result of
+            `albumentations.to_dict`. Its box and keypoint settings are left out.
+
+    Raises:
+        SchemaError: The pipeline cannot be serialised.
     """
     if isinstance(pipeline, Mapping):
         described: Any = pipeline
@@ -37,19 +46,19 @@ def to_json(pipeline: object) -> str:
         import_albumentations()
         if not hasattr(pipeline, "to_dict"):
             raise SchemaError(
-                f"a pipeline is an albumentations transform or its saved form, not {pipeline!r}"
+                f"expected an albumentations transform or its serialised form, not {pipeline!r}"
             )
         try:
             described = pipeline.to_dict()
         except (NotImplementedError, ValueError) as exc:
             raise SchemaError(
-                f"the pipeline cannot be written down ({exc}), so it cannot be part of a recipe; "
+                f"the pipeline cannot be serialised ({exc}), so it cannot be part of a recipe; "
                 "use transforms that albumentations can serialise"
             ) from exc
     tree = described.get("transform", described)
     if not isinstance(tree, Mapping) or "__class_fullname__" not in tree:
         raise SchemaError(
-            "not a serialised albumentations pipeline: no `__class_fullname__` in it; "
+            "not a serialised albumentations pipeline: `__class_fullname__` is missing; "
             "write one with albumentations.save(pipeline, path, data_format='yaml')"
         )
     kept = {
@@ -60,11 +69,11 @@ def to_json(pipeline: object) -> str:
     try:
         return json.dumps(kept, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as exc:
-        raise SchemaError(f"the pipeline has arguments that JSON cannot hold: {exc}") from exc
+        raise SchemaError(f"the pipeline has arguments that are not JSON: {exc}") from exc
 
 
 def read_pipeline(path: Path) -> str:
-    """Read a pipeline saved by `albumentations.save`, YAML or JSON, in canonical form."""
+    """Read a file of `albumentations.save`, YAML or JSON, and return canonical JSON."""
     import yaml
 
     try:
@@ -77,7 +86,7 @@ def read_pipeline(path: Path) -> str:
 
 
 class Pipeline:
-    """A pipeline made from its canonical JSON, ready to draw views; one thread at a time."""
+    """A pipeline made from its canonical JSON; threads take turns."""
 
     def __init__(self, described: str) -> None:
         self.described = described
@@ -86,17 +95,17 @@ class Pipeline:
         self._busy = threading.Lock()
 
     def draw(self, pixels: Pixels) -> tuple[Pixels, Matrix]:
-        """Draw a picture as a view, and find the matrix that brought it there."""
+        """Return a picture as a view, and the matrix from picture to view."""
         height, width = pixels.shape[:2]
         points = grid_points((height, width))
         with self._busy:
-            # nothing random gets this far, but a seed makes sure that what slips through repeats
+            # the pipeline is checked to be deterministic; if that failed, a seed makes it repeat
             self._compose.set_random_seed(0)
             try:
                 done = self._compose(image=pixels, keypoints=points)
             except OCRStoreError:
                 raise
-            except Exception as exc:  # albumentations raises anything
+            except Exception as exc:  # albumentations raises any type
                 raise SchemaError(
                     f"the pipeline failed on a picture of {width}x{height} pixels: {exc}"
                 ) from exc
@@ -106,7 +115,7 @@ class Pipeline:
         return np.ascontiguousarray(view), fit_matrix(points, done["keypoints"])
 
     def geometry(self, picture_size: tuple[int, int]) -> Geometry:
-        """Find the geometry for pictures of one size, by sending a blank one through."""
+        """Return the geometry for pictures of one size, found with a blank picture."""
         view, matrix = self.draw(np.zeros((*picture_size, 3), np.uint8))
         size = (view.shape[0], view.shape[1])
 
@@ -117,7 +126,7 @@ class Pipeline:
 
 
 def make_transform(tree: Mapping[str, Any]) -> Any:
-    """Make the transform that a canonical description describes."""
+    """Make the transform that a tree of canonical JSON describes; raises SchemaError."""
     albumentations = import_albumentations()
     _import_foreign(tree)
     try:
@@ -133,16 +142,16 @@ def make_transform(tree: Mapping[str, Any]) -> Any:
     except Exception as exc:  # pydantic, type and value errors: the arguments are wrong
         raise SchemaError(f"the pipeline cannot be made from its description: {exc}") from exc
     if made is None:
-        raise SchemaError("the pipeline holds a transform that albumentations cannot serialise")
+        raise SchemaError("the pipeline has a transform that albumentations cannot serialise")
     _check_arguments(tree, made.to_dict()["transform"])
     return made
 
 
 def compose(transforms: list[Any]) -> Any:
-    """Compose transforms for a picture with points, none of which may be dropped."""
+    """Compose transforms for a picture with points, keeping points outside of it."""
     albumentations = import_albumentations()
     with warnings.catch_warnings():
-        # it warns where no transform moves points; here that is fine, they stay where they are
+        # it warns if no transform moves points, which is fine here
         warnings.simplefilter("ignore", UserWarning)
         return albumentations.Compose(
             transforms,
@@ -151,23 +160,26 @@ def compose(transforms: list[Any]) -> Any:
 
 
 def grid_points(picture_size: tuple[int, int], *, steps: int = 5) -> npt.NDArray[np.float32]:
-    """Points to send through a pipeline: a grid from corner to corner, row by row."""
+    """Return a grid of points from corner to corner, row by row."""
     height, width = picture_size
     xs, ys = np.meshgrid(np.linspace(0, width, steps), np.linspace(0, height, steps))
     return np.stack([xs.ravel(), ys.ravel()], axis=1).astype(np.float32)
 
 
 def fit_matrix(before: npt.ArrayLike, after: npt.ArrayLike) -> Matrix:
-    """Find the matrix that sends one grid of `grid_points` to another; refuse if there is none.
+    """Return the matrix that maps one grid of `grid_points` to another.
 
-    An affine one is solved from three corners and a projective one from four, in plain arithmetic,
-    so that every machine finds the same bits; the other points of the grid are the proof.
+    An affine matrix is solved from three corners, a projective one from four, in plain arithmetic,
+    so that every machine finds the same bits; the other points are used to check it.
+
+    Raises:
+        SchemaError: No matrix maps all points.
     """
     source = np.asarray(before, np.float64).reshape(-1, 2)
     moved = np.asarray(after, np.float64)
     if moved.ndim != 2 or len(moved) != len(source) or moved.shape[1] < 2:
         raise SchemaError(
-            f"it is not a projective map: of {len(source)} points, {len(moved)} came out"
+            f"not a projective map: {len(source)} points went in, {len(moved)} came out"
         )
     moved = moved[:, :2]
     steps = round(len(source) ** 0.5)
@@ -180,13 +192,13 @@ def fit_matrix(before: npt.ArrayLike, after: npt.ArrayLike) -> Matrix:
         if error <= TOLERANCE_PX and abs(np.linalg.det(matrix)) > 1e-12:
             return matrix
     raise SchemaError(
-        "it is not a projective map: no 3x3 matrix moves all points as it does, so boxes found in "
-        "the view could not be brought back to the picture; use it for training, not for a view"
+        "not a projective map: no 3x3 matrix moves all points like it, so boxes found in the "
+        "view could not be mapped back to the picture; use it in training, not in a view"
     )
 
 
 def _solve_affine(source: Matrix, moved: Matrix) -> Matrix | None:
-    """Solve from an axis-aligned rectangle: corner, along x, opposite, along y."""
+    """Solve for an axis-aligned rectangle: top left, top right, bottom right, bottom left."""
     width, height = source[2] - source[0]
     matrix = np.eye(3)
     matrix[:2, 0] = (moved[1] - moved[0]) / width
@@ -196,7 +208,7 @@ def _solve_affine(source: Matrix, moved: Matrix) -> Matrix | None:
 
 
 def _solve_projective(source: Matrix, moved: Matrix) -> Matrix | None:
-    """Solve from the same rectangle, closed form for a unit square, then scaled to it."""
+    """Solve for the same rectangle: closed form for the unit square, then scaled."""
     p0, p1, p2, p3 = moved
     d1, d2, s = p1 - p2, p3 - p2, p0 - p1 + p2 - p3
     cross = d1[0] * d2[1] - d1[1] * d2[0]
@@ -212,8 +224,8 @@ def _solve_projective(source: Matrix, moved: Matrix) -> Matrix | None:
 
 
 def import_albumentations() -> Any:
-    """Return albumentations; where it is missing, the error says what to install."""
-    # without this, importing it asks the network for a newer version
+    """Return the module albumentations; raises OCRStoreError if it is not installed."""
+    # without this, importing it checks online for a newer version
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     try:
         return importlib.import_module("albumentations")
@@ -243,7 +255,7 @@ def default_augmentation(height: int, width: int) -> Any:
 
 
 def _check_arguments(given: Mapping[str, Any], made: Mapping[str, Any]) -> None:
-    """Refuse an argument that the transform does not know, which albumentations would drop."""
+    """Refuse unknown arguments, which albumentations would ignore."""
     if "transforms" in made:
         for one, other in zip(given.get("transforms") or (), made["transforms"], strict=True):
             _check_arguments(one, other)
@@ -252,12 +264,12 @@ def _check_arguments(given: Mapping[str, Any], made: Mapping[str, Any]) -> None:
     if unknown:
         known = ", ".join(sorted(name for name in made if not name.startswith("__")))
         raise SchemaError(
-            f"{given['__class_fullname__']} has no argument {', '.join(unknown)}; it has: {known}"
+            f"{given['__class_fullname__']}: unknown argument {', '.join(unknown)}; known: {known}"
         )
 
 
 def _import_foreign(tree: Mapping[str, Any]) -> None:
-    """Import the modules of transforms that are not albumentations' own, so that they are known."""
+    """Import the modules of transforms that are not albumentations' own, which registers them."""
     module, _, _ = str(tree.get("__class_fullname__", "")).rpartition(".")
     if module and not module.startswith("albumentations"):
         try:
@@ -269,3 +281,193 @@ def _import_foreign(tree: Mapping[str, Any]) -> None:
             ) from exc
     for child in tree.get("transforms") or ():
         _import_foreign(child)
+
+
+# --- deterministic or random
+
+CHOOSING = {"OneOf", "OneOrOther", "RandomOrder", "SomeOf"}
+SEQUENCES = {"Compose", "ReplayCompose", "Sequential"}
+PROBE_SIZES = ((720, 1280), (1103, 801), (400, 400))
+SEEDS = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of `judge`."""
+
+    kind: Literal["deterministic", "random", "unfit"]
+    """`unfit`: deterministic, but not usable as the geometry of a view."""
+    reason: str
+    """Why it cannot be part of a recipe; empty if it can."""
+    size: tuple[int | None, int | None] = (None, None)
+
+
+def judge(described: str) -> Verdict:
+    """Return whether a pipeline could be part of a recipe, and if not, why."""
+    try:
+        return Verdict("deterministic", "", check_deterministic(described))
+    except _RandomError as exc:
+        return Verdict("random", str(exc))
+    except SchemaError as exc:
+        return Verdict("unfit", str(exc))
+
+
+def check_deterministic(described: str) -> tuple[int | None, int | None]:
+    """Check that a pipeline is deterministic and projective.
+
+    Returns:
+        The size (height, width) of its views; None for a side that depends on the picture.
+
+    Raises:
+        SchemaError: It is not; the message names the transform.
+    """
+    tree = json.loads(described)
+    leaves = list(_leaves(tree))
+    sizes: list[tuple[int, int]] = []
+    failure: SchemaError | None = None
+    for size in PROBE_SIZES:
+        try:
+            sizes.append(_run(leaves, size))
+        except _ProbeFailedError as exc:  # e.g. a crop larger than this probe
+            failure = exc
+    if not sizes:
+        assert failure is not None
+        raise SchemaError(str(failure)) from failure
+    height = sizes[0][0] if all(size[0] == sizes[0][0] for size in sizes) else None
+    width = sizes[0][1] if all(size[1] == sizes[0][1] for size in sizes) else None
+    return height, width
+
+
+class _ProbeFailedError(SchemaError):
+    pass
+
+
+class _RandomError(SchemaError):
+    pass
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the transforms in order; refuse compositions that choose, and probabilities."""
+    name = str(tree["__class_fullname__"])
+    short = name.rpartition(".")[2]
+    # the defaults of albumentations
+    p = float(tree.get("p", 1.0 if short in SEQUENCES else 0.5))
+    if 0.0 < p < 1.0:
+        raise _RandomError(
+            f"{short} is random: it is applied with probability {p:g}. A view is computed once, so "
+            f"its geometry must be deterministic: set p=1 or leave out {short}"
+        )
+    if p <= 0.0:
+        return
+    if short in CHOOSING:
+        raise _RandomError(
+            f"{short} is random: it chooses among its transforms. A view is computed once, so its "
+            "geometry must be deterministic: use a single transform instead"
+        )
+    if short in SEQUENCES:
+        for child in tree.get("transforms") or ():
+            yield from _leaves(child)
+    else:
+        yield tree
+
+
+def _run(leaves: list[Mapping[str, Any]], size: tuple[int, int]) -> tuple[int, int]:
+    pixels = _probe(size)
+    changed_by = ""
+    for leaf in leaves:
+        name = str(leaf["__class_fullname__"]).rpartition(".")[2]
+        points = grid_points((pixels.shape[0], pixels.shape[1]))
+        transform = make_transform(leaf)
+        stage = compose([transform])
+        first: tuple[Any, Any, Any] | None = None
+        for py_random, seed in _generators():
+            try:
+                with _global_seed(seed):
+                    stage.set_random_state(np.random.default_rng(seed), py_random)
+                    done = stage(image=pixels, keypoints=points)
+            except Exception as exc:  # albumentations raises any type
+                raise _ProbeFailedError(
+                    f"{name} failed on a probe picture of {size[1]}x{size[0]} pixels: {exc}"
+                ) from exc
+            outcome = (getattr(transform, "params", None), done["image"], done["keypoints"])
+            if first is None:
+                first = outcome
+            elif not _same(first, outcome):
+                raise _RandomError(
+                    f"{name} is random: two runs on the same picture differ. A view is computed "
+                    "once, so its geometry must be deterministic: fix its parameters or leave out "
+                    f"{name}"
+                )
+        assert first is not None
+        try:
+            fit_matrix(points, first[2])
+        except SchemaError as exc:
+            raise SchemaError(f"{name} cannot be part of a recipe: {exc}") from exc
+        if first[1].dtype != pixels.dtype or first[1].ndim != 3:
+            changed_by = name
+        pixels = first[1]
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise SchemaError(
+            f"{changed_by or 'the pipeline'} makes {pixels.dtype} arrays of shape {pixels.shape}; "
+            "a view has to be uint8 (H, W, 3). Leave it out: batches are normalised by mean and "
+            "std of the recipe, and their channel order needs no copy"
+        )
+    return pixels.shape[0], pixels.shape[1]
+
+
+def _probe(size: tuple[int, int]) -> Pixels:
+    """Return a picture with gradients, edges and noise, on which transforms have an effect."""
+    height, width = size
+    ys, xs = np.mgrid[0:height, 0:width]
+    planes = [xs * 255 // width, ys * 255 // height, (xs // 40 + ys // 40) % 2 * 200]
+    noise = np.random.default_rng(0).integers(0, 30, (height, width, 3))
+    return np.clip(np.stack(planes, axis=2) + noise, 0, 255).astype(np.uint8)
+
+
+class _Constant(random.Random):
+    """A generator that returns a constant 64 times, and then random numbers.
+
+    Methods that draw until a value is acceptable would never end otherwise.
+    """
+
+    def __init__(self, value: float) -> None:
+        super().__init__(0)
+        self._value = value
+        self._draws = 0
+
+    def random(self) -> float:
+        self._draws += 1
+        return self._value if self._draws <= 64 else super().random()
+
+    def _randbelow(self, n: int) -> int:  # every integer method of Random calls it
+        return min(n - 1, int(self.random() * n))
+
+
+def _generators() -> Iterator[tuple[random.Random, int]]:
+    yield _Constant(0.0), 1000
+    yield _Constant(1.0 - 2**-53), 1001
+    for seed in SEEDS:
+        yield random.Random(seed), seed
+
+
+@contextmanager
+def _global_seed(seed: int) -> Iterator[None]:
+    """Seed the global generators, which some transforms use, and restore them afterwards."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return bool(np.array_equal(a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)

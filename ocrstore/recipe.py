@@ -1,7 +1,6 @@
-"""The frozen description of how a picture becomes a view: written down, fingerprinted, compared.
+"""How a picture becomes a view: the immutable recipe, its JSON form, file, fingerprint and diff.
 
-Hides the JSON form and how a recipe file (YAML or JSON) is read. Drawing itself is in `geometry`,
-`pipeline` and `maps`.
+The work itself is done by `geometry`, `pipeline` and `maps`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import xxhash
 
 from ocrstore.errors import SchemaError
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
-from ocrstore.jsondiff import diff_json as diff_json  # part of what this module offers
+from ocrstore.jsondiff import diff_json
 from ocrstore.maps import ALGORITHM, MapParams
 
 if TYPE_CHECKING:
@@ -34,10 +33,10 @@ DTYPES = {
     "thresh_mask": ("uint8", "bool"),
     "inverse_matrix": ("float64",),
 }
-"""The columns a recipe can ask for, each with the dtypes it can have, the default first."""
+"""Columns of a recipe with their possible dtypes, the default first."""
 MAP_COLUMNS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
 CODECS = ("raw", "zstd", "lz4", "jpeg")
-# what does not change a stored byte has no part in the fingerprint
+# not part of the fingerprint, because they change no stored byte
 _NOT_FINGERPRINTED = ("mean", "std")
 
 
@@ -55,13 +54,13 @@ DEFAULT_COLUMNS = tuple(ViewColumn(name, dtypes[0]) for name, dtypes in DTYPES.i
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a picture becomes a view; two recipes of one fingerprint make the same bytes.
+    """How a picture becomes a view. Recipes with equal fingerprints make the same bytes.
 
-    `Recipe.make` takes the looser forms that people write; this constructor takes the exact ones.
+    `Recipe.make` accepts more convenient arguments than this constructor.
     """
 
     size: tuple[int | None, int | None] = (640, 640)
-    """(height, width) of the view; `None` where a pipeline makes it depend on the picture."""
+    """(height, width) of the view; None if a pipeline makes it depend on the picture."""
     geometry: str = "longest"
     interpolation: str = "linear"
     fill: tuple[int, int, int] = (0, 0, 0)
@@ -71,7 +70,7 @@ class Recipe:
     maps: MapParams = field(default_factory=MapParams)
     map_algorithm: str = ALGORITHM
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    """For the model that will read the view: per channel, of pixels scaled to 0..1, RGB."""
+    """For the model: per channel, RGB, of pixels scaled to 0..1. Not applied to stored pixels."""
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
     def __post_init__(self) -> None:
@@ -88,13 +87,24 @@ class Recipe:
         pipeline: object = None,
         **others: Any,
     ) -> Recipe:
-        """Make a recipe from what people write: `size=960`, column names, a pipeline."""
+        """Make a recipe from convenient arguments.
+
+        Args:
+            size: Longest side, or (height, width).
+            columns: Column names; all by default.
+            dtypes: Column to dtype, if not the default.
+            codecs: Column to codec, if not raw.
+            pipeline: An albumentations pipeline or its canonical JSON, instead of `size`.
+            others: Further fields of a Recipe.
+
+        Raises:
+            SchemaError: The arguments are invalid, or the pipeline is random.
+        """
         if pipeline is not None:
-            from ocrstore.determinism import check_deterministic
-            from ocrstore.pipeline import to_json
+            from ocrstore.pipeline import check_deterministic, to_json
 
             if size is not None:
-                raise SchemaError("a pipeline decides the size itself; leave `size` out")
+                raise SchemaError("a pipeline determines the size; leave out `size`")
             text = pipeline if isinstance(pipeline, str) else to_json(pipeline)
             others |= {
                 "pipeline": text,
@@ -107,7 +117,7 @@ class Recipe:
         asked = {"dtypes": dtypes or {}, "codecs": codecs or {}}
         for what, mapping in asked.items():
             for name in mapping.keys() - set(names):
-                raise SchemaError(f"{what} names {name!r}, which is not among the columns: {names}")
+                raise SchemaError(f"{what}: {name!r} is not one of the columns {names}")
         others["columns"] = tuple(
             ViewColumn(
                 name,
@@ -125,7 +135,7 @@ class Recipe:
 
     @property
     def view_name(self) -> str:
-        """What a view of this recipe is called where nobody names it: its size."""
+        """Default name of a view of this recipe: its size."""
         height, width = self.size
         if height is None or width is None:
             return "pipeline"
@@ -133,17 +143,17 @@ class Recipe:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything that decides the stored bytes: 32 hexadecimal digits."""
+        """Hash of everything that the stored bytes depend on: 32 hexadecimal digits."""
         kept = {k: v for k, v in self.to_json().items() if k not in _NOT_FINGERPRINTED}
         text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
         return xxhash.xxh3_128_hexdigest(text.encode())
 
     def place(self, picture_size: tuple[int, int]) -> Geometry:
-        """Find the geometry for pictures of one size (height, width)."""
+        """Return the geometry for pictures of a size (height, width)."""
         if self.pipeline is not None:
             return _pipeline(self.pipeline).geometry(picture_size)
         height, width = self.size
-        assert height is not None and width is not None  # only pipelines leave it open
+        assert height is not None and width is not None  # None only with a pipeline
         if self.geometry == "stretch":
             return stretch(picture_size, (height, width), interpolation=self.interpolation)
         return longest_side(
@@ -151,14 +161,14 @@ class Recipe:
         )
 
     def draw(self, pixels: Pixels) -> tuple[Pixels, Matrix]:
-        """Draw a picture as a view; returns it with the forward matrix. Safe in threads."""
+        """Return a picture as a view, and the matrix from picture to view. Thread-safe."""
         if self.pipeline is not None:
             return _pipeline(self.pipeline).draw(pixels)
         geometry = self.place((pixels.shape[0], pixels.shape[1]))
         return geometry.apply(pixels), geometry.matrix
 
     def to_json(self) -> dict[str, Any]:
-        """Write the whole recipe as a JSON-able dict."""
+        """Return the recipe as a dict for json.dumps."""
         return {
             "size": list(self.size),
             "geometry": self.geometry,
@@ -174,7 +184,11 @@ class Recipe:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Recipe:
-        """Make a recipe from `to_json`, or from a part of it; the rest is as in the default."""
+        """Make a recipe from the result of `to_json`; missing fields have their default.
+
+        Raises:
+            SchemaError: Unknown fields or invalid values.
+        """
         known = [f.name for f in dataclasses.fields(cls)]
         given = dict(described)
         _refuse_unknown("recipe", given, known)
@@ -205,12 +219,16 @@ class Recipe:
             raise SchemaError(f"not a recipe: {exc}") from exc
 
     def diff(self, other: Recipe) -> list[str]:
-        """Say field by field what differs, this one first: `maps.shrink_ratio: 0.4 -> 0.5`."""
+        """Return the differences to another recipe, like `maps.shrink_ratio: 0.4 -> 0.5`."""
         return diff_json(self.to_json(), other.to_json())
 
 
 def read_recipe(path: Path | str) -> Recipe:
-    """Read a recipe file, YAML or JSON; a pipeline saved by albumentations is a recipe too."""
+    """Read a recipe, or a pipeline saved by albumentations, from a YAML or JSON file.
+
+    Raises:
+        SchemaError: The file cannot be read, or is not a valid recipe.
+    """
     import yaml
 
     path = Path(path)
@@ -220,7 +238,7 @@ def read_recipe(path: Path | str) -> Recipe:
         raise SchemaError(f"{path}: not a readable recipe file: {exc}") from exc
     if not isinstance(described, Mapping):
         raise SchemaError(
-            f"{path}: a recipe file holds a mapping, found {type(described).__name__}"
+            f"{path}: expected a mapping of recipe fields, found {type(described).__name__}"
         )
     try:
         if "transform" in described or "__class_fullname__" in described:
@@ -241,7 +259,7 @@ def _as_size(size: Any) -> tuple[int | None, int | None]:
         return size, size
     values = tuple(size)
     if len(values) != 2:
-        raise SchemaError(f"a size is one number or (height, width), not {size!r}")
+        raise SchemaError(f"size has to be an int or (height, width), not {size!r}")
     return values[0], values[1]
 
 
@@ -255,12 +273,12 @@ def _as_columns(columns: Any) -> tuple[ViewColumn, ...]:
             made.append(ViewColumn(str(name), dtype, given.get("codec", "raw")))
         return tuple(made)
     if isinstance(columns, str):
-        raise SchemaError(f"columns is a list or a mapping, not {columns!r}")
+        raise SchemaError(f"columns has to be a list or a mapping, not {columns!r}")
     return tuple(ViewColumn(str(name), DTYPES.get(name, ("",))[0]) for name in columns)
 
 
 def _spread(given: dict[str, Any]) -> dict[str, Any]:
-    """Turn the JSON form's columns into `make`'s arguments."""
+    """Convert fields of the JSON form into arguments of `make`."""
     out = {k: v for k, v in given.items() if k not in ("columns", "maps", "geometry")}
     if "columns" in given:
         columns = _as_columns(given["columns"])
@@ -277,58 +295,53 @@ def _spread(given: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_unknown(where: str, given: Any, known: Sequence[str]) -> None:
     if not isinstance(given, Mapping):
-        raise SchemaError(f"{where} is a mapping, not {given!r}")
+        raise SchemaError(f"{where} has to be a mapping, not {given!r}")
     unknown = sorted(str(name) for name in given if name not in known)
     if unknown:
-        raise SchemaError(f"{where} has no {', '.join(unknown)}; it has: {', '.join(known)}")
+        raise SchemaError(f"{where}: unknown field {', '.join(unknown)}; known: {', '.join(known)}")
 
 
 def _check(recipe: Recipe) -> None:
     if recipe.geometry not in GEOMETRIES:
-        raise SchemaError(
-            f"unknown geometry {recipe.geometry!r}; there are: {', '.join(GEOMETRIES)}"
-        )
+        raise SchemaError(f"unknown geometry {recipe.geometry!r}; known: {', '.join(GEOMETRIES)}")
     if (recipe.pipeline is None) == (recipe.geometry == "pipeline"):
-        raise SchemaError('geometry "pipeline" goes with a pipeline, and only with one')
+        raise SchemaError('geometry "pipeline" and `pipeline` require each other')
     for side in recipe.size:
         if side is None and recipe.pipeline is not None:
             continue
         if not isinstance(side, int) or isinstance(side, bool) or not 1 <= side <= 65536:
-            raise SchemaError(f"a size is two whole numbers from 1 to 65536, not {recipe.size}")
+            raise SchemaError(f"size has to be two ints from 1 to 65536, not {recipe.size}")
     if len(recipe.fill) != 3 or not all(0 <= value <= 255 for value in recipe.fill):
-        raise SchemaError(f"fill is three numbers from 0 to 255, not {recipe.fill}")
+        raise SchemaError(f"fill has to be three ints from 0 to 255, not {recipe.fill}")
     if len(recipe.mean) != 3 or len(recipe.std) != 3 or min(recipe.std) <= 0:
-        raise SchemaError("mean and std are three numbers each, std above 0")
+        raise SchemaError("mean and std have to be three numbers each, std above 0")
     names = recipe.names
     if len(set(names)) != len(names) or not names:
-        raise SchemaError(f"columns are named once each, and there is at least one: {names}")
+        raise SchemaError(f"columns have to be distinct and at least one: {names}")
     for column in recipe.columns:
         if column.name not in DTYPES:
-            raise SchemaError(
-                f"unknown column {column.name!r}; a recipe can make: {', '.join(DTYPES)}"
-            )
+            raise SchemaError(f"unknown column {column.name!r}; known: {', '.join(DTYPES)}")
         if column.dtype not in DTYPES[column.name]:
             allowed = " or ".join(DTYPES[column.name])
-            raise SchemaError(f"column {column.name} is {allowed}, not {column.dtype!r}")
+            raise SchemaError(f"column {column.name} has to be {allowed}, not {column.dtype!r}")
         if column.codec not in CODECS:
             raise SchemaError(
-                f"column {column.name}: unknown codec {column.codec!r}; "
-                f"there are: {', '.join(CODECS)}"
+                f"column {column.name}: unknown codec {column.codec!r}; known: {', '.join(CODECS)}"
             )
         if column.codec == "jpeg" and column.name != "image":
             raise SchemaError(
-                f"column {column.name}: the jpeg codec keeps a source's own bytes, so only `image` "
-                "can have it"
+                f"column {column.name}: codec jpeg stores the source's file, so only `image` can "
+                "have it"
             )
     if recipe.geometry != "pipeline":
-        recipe.place((1, 1))  # an unknown interpolation shows here
+        recipe.place((1, 1))  # raises for an unknown interpolation
 
 
 _made = threading.local()
 
 
 def _pipeline(described: str) -> Pipeline:
-    """Make a pipeline once per thread: albumentations keeps state while it draws."""
+    """Return a pipeline of this thread: albumentations keeps state while it runs."""
     from ocrstore.pipeline import Pipeline
 
     made: Pipeline | None = getattr(_made, "pipeline", None)

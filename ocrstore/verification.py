@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import xxhash
 
-from ocrstore.errors import CorruptStoreError, OCRStoreError, StoreBusyError
+from ocrstore.errors import CorruptStoreError, OCRStoreError, SchemaError, StoreBusyError
 from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import Extent, parse_extent
@@ -33,10 +34,14 @@ from ocrstore.format.snapshot import (
     read_metas,
 )
 
+if TYPE_CHECKING:
+    from ocrstore.building.check_source import SourceCheck
+
 _ATTEMPTS = 64
 
+StrPath = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
-"""Called with (bytes checked, bytes in all)."""
+"""Called with (done, total)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,55 @@ class Verification:
         return not self.findings
 
 
-def verify(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Verification:
-    """Read the whole file and compare every byte with what is recorded about it.
+@overload
+def verify(
+    path: StrPath, *, source: None = None, progress: Progress | None = None
+) -> Verification: ...
 
-    Raises only if the file cannot be opened as a store at all; everything else is a finding. Takes
-    no lock: what looks wrong because the store was changed meanwhile is looked at again.
+
+@overload
+def verify(
+    path: StrPath,
+    *,
+    source: StrPath,
+    annotations: StrPath | None = None,
+    format: str | None = None,
+    maps: StrPath | None = None,
+    sample: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> SourceCheck: ...
+
+
+def verify(
+    path: StrPath,
+    *,
+    source: StrPath | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Verification | SourceCheck:
+    """Read the whole file and check every byte, or compare a store with its source.
+
+    Takes no lock: what looks wrong because the store was changed meanwhile is checked again.
+
+    Args:
+        path: The store.
+        source: The folder of pictures. Every sample is derived from it again and compared bit by
+            bit with the store, instead of checking the file.
+        annotations: With `source`, as in `build`; so are `format`, `maps` and `workers`.
+        sample: With `source`: compare only so many samples, chosen at random.
+        progress: Called with (done, total), in bytes; with `source`, in samples.
+
+    Raises:
+        NotAStoreError: The file cannot be opened as a store. All other damage is a finding.
+        SourceError: The source cannot be opened.
     """
+    if source is not None:
+        from ocrstore.building.check_source import check_source  # reading needs no decoders
+
+        return check_source(path, source, progress=progress, **options)
+    if options:
+        raise SchemaError(f"{', '.join(options)}: only with `source`")
     for _ in range(_ATTEMPTS):
         mapping = MappedFile(path)
         before = read_metas(mapping)

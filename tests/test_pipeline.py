@@ -8,10 +8,9 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrstore.determinism import check_deterministic
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.geometry import longest_side, transform_points
-from ocrstore.pipeline import Pipeline, read_pipeline, to_json
+from ocrstore.pipeline import Pipeline, check_deterministic, read_pipeline, to_json
 
 LETTERBOX = [
     A.LongestMaxSize(max_size=128),
@@ -134,8 +133,8 @@ def test_checking_leaves_the_global_generators_alone():
     ],
 )
 def test_non_projective_pipelines_are_refused_by_name(name, transforms):
-    """A view whose points no matrix can bring back is not baked."""
-    with pytest.raises(SchemaError, match=f"{name} cannot be part of a baked view.*projective"):
+    """A view whose points no matrix can map back is refused."""
+    with pytest.raises(SchemaError, match=f"{name} cannot be part of a recipe.*projective"):
         check(A.Resize(200, 200), *transforms)
 
 
@@ -207,13 +206,13 @@ def test_a_single_transform_will_do():
     [
         (42, "not 42"),
         ({"transforms": []}, "__class_fullname__"),
-        (A.Compose([A.Lambda(image=unchanged, p=1)]), "cannot be written down"),
+        (A.Compose([A.Lambda(image=unchanged, p=1)]), "cannot be serialised"),
         (A.Resize(20, 30).to_dict() | {"transform": [1]}, "__class_fullname__"),
-        ({"__class_fullname__": "Resize", "width": float("nan")}, "JSON cannot hold"),
+        ({"__class_fullname__": "Resize", "width": float("nan")}, "are not JSON"),
     ],
 )
 def test_what_is_no_pipeline_is_refused(given, message):
-    """Things that are no pipeline, or cannot be written down, get a message that says so."""
+    """Things that are no pipeline, or cannot be serialised, get a message that says so."""
     with pytest.raises(SchemaError, match=message):
         to_json(given)
 
@@ -223,7 +222,7 @@ def test_what_is_no_pipeline_is_refused(given, message):
     [
         ('{"__class_fullname__": "NoSuch", "p": 1}', "no transform named 'NoSuch'"),
         ('{"__class_fullname__": "no.such.Module", "p": 1}', "cannot be imported"),
-        ('{"__class_fullname__": "HorizontalFlip", "p": 1, "size": 4}', "no argument size"),
+        ('{"__class_fullname__": "HorizontalFlip", "p": 1, "size": 4}', "unknown argument size"),
         ('{"__class_fullname__": "Resize", "height": "x", "width": 4, "p": 1}', "cannot be made"),
     ],
 )

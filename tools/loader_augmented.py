@@ -195,7 +195,7 @@ def augmented(folder: Path, rounds: int, count: int) -> None:
 
 
 def augmented_once(path: Path, samples, rounds: int, crop_first: bool) -> None:
-    from ocrstore.torch import exchange
+    from ocrstore import shared_slots
 
     count = len(samples)
     opencv = Files(samples, make_transform(crop_first), by_opencv=True)
@@ -218,10 +218,10 @@ def augmented_once(path: Path, samples, rounds: int, crop_first: bool) -> None:
     }
     for batches in contenders.values():
         run_augmented(batches)
-    exchange.supported = False
+    shared_slots.supported = False
     contenders["the same through torch's sharing"] = loader(ours, 2)
     run_augmented(contenders["the same through torch's sharing"])
-    exchange.supported = True
+    shared_slots.supported = True
     contenders["ocrstore, 2 threads"] = InThreads(path, crop_first, count)
     contenders["ocrstore, no workers"] = loader(ours, 0)
     results: dict[str, list[tuple[float, float]]] = {}

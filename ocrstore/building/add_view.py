@@ -1,4 +1,4 @@
-"""A further view for a store that is there: from its own pictures, without touching the rest."""
+"""Add a view to an existing store, from the pictures in it; other columns stay untouched."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ocrstore.annotation import Problem
-from ocrstore.building.attributes import stored_problems
 from ocrstore.building.build import StrPath, make_recipe
-from ocrstore.building.changes import decoder_families
 from ocrstore.building.derive import Job, Task, stored_sample
+from ocrstore.building.plan import decoder_families, name_work, why_not
+from ocrstore.building.report import stored_problems
 from ocrstore.building.run import deriver, discarded
-from ocrstore.building.unfinished import name_work, why_not
-from ocrstore.building.views import View, check_views, column_shapes, stored_views, views_metadata
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
@@ -25,6 +23,7 @@ from ocrstore.format.resume import find_unfinished
 from ocrstore.recipe import DTYPES, Recipe
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
+from ocrstore.views import View, check_views, column_shapes, stored_views, views_metadata
 
 
 @dataclass(slots=True)
@@ -35,11 +34,11 @@ class AddedView:
     view: str
     samples: int = 0
     columns: dict[str, int] = field(default_factory=dict)
-    """Stored bytes of each new column; empty if the view was there already."""
+    """Stored bytes of each new column; empty if the view existed already."""
     resumed: int = 0
-    """Samples that an interrupted run had made."""
+    """Samples that come from an interrupted run."""
     discarded: str = ""
-    """What an interrupted run of other work had made, which is lost by this one, and why."""
+    """What of an interrupted build was discarded, and why."""
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -59,11 +58,22 @@ def add_view(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> AddedView:
-    """Add a view to a store, made from the pictures in it; no other column is touched.
+    """Add a view to a store, derived from the pictures in it; no other column is touched.
 
-    A store without its `image` column needs the source again: `images`, and `annotations` and
-    `format` as in `build`. Its files must be the ones that the store was built from. Interrupted,
-    killed or out of disk space: the store stays as it was, and the same call goes on.
+    If the call is interrupted, killed or out of disk space, the store is unchanged, and the same
+    call resumes.
+
+    Args:
+        path: The store.
+        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline` and `workers`.
+        view: Name of the view, the prefix of its columns; its size by default.
+        images: The folder of pictures, for a store without its `image` column. The files have
+            to be those the store was built from. `annotations` and `format` as in `build`.
+        progress: Called with (done, total) after each sample.
+
+    Raises:
+        SchemaError: The store has another view of that name, or no views at all.
+        SourceError: The pictures are missing, changed, or cannot be used with this recipe.
     """
     started = time.perf_counter()
     target = Path(path)
@@ -73,7 +83,7 @@ def add_view(
     with Store(target) as store:
         before = stored_views(store.metadata, where=str(target))
         if not before:
-            raise SchemaError(f"{target} was not built from pictures; it has no views to add to")
+            raise SchemaError(f"{target} was not built from pictures; views cannot be added")
         added = View(view or made.view_name, made, default=False)
         result = AddedView(str(target), added.name, len(store))
         same = [v for v in before if v.name == added.name]
@@ -85,8 +95,8 @@ def add_view(
         if same:
             changed = "; ".join(same[0].recipe.diff(made))
             raise SchemaError(
-                f"{target} has a view {added.name} already, made by another recipe ({changed}); "
-                "give this one another name with --view"
+                f"{target} already has a view {added.name} with another recipe ({changed}); "
+                "name the new one with --view"
             )
         views = check_views((*before, added))
         specs = {name: Column(*spec) for name, spec in column_shapes((added,)).items()}
@@ -95,8 +105,7 @@ def add_view(
             source = open_source(images, annotations=annotations, format=format)
         elif "image" not in store.columns:
             raise SourceError(
-                f"{target} does not hold its pictures (no column `image`); name their folder with "
-                "--source"
+                f"{target} has no pictures (no column `image`); give their folder with --source"
             )
         token = name_work(
             "add-view",
@@ -113,7 +122,7 @@ def add_view(
             target, specs, metadata=metadata, resume=token, action="add-view"
         ) as writer:
             if writer.generation != store.generation:
-                raise StoreBusyError(f"{target}: was changed just now by others. Run it again.")
+                raise StoreBusyError(f"{target} was changed by another process. Run it again.")
             _Work(store, added, source, result, workers, progress).write(writer)
     with Store(target) as store:
         result.columns = {name: int(store[name].nbytes.sum()) for name in specs}
@@ -131,10 +140,10 @@ class _Work:
     progress: Callable[[int, int], None] | None
 
     def write(self, writer: ColumnWriter) -> None:
-        """Give each sample's arrays, in row order, from the first that is not there yet."""
+        """Write the view's rows in order, starting behind those of an interrupted run."""
         job = Job((self.view,), stored_views=(self.view,), store=Path(self.store.path))
         if self.source is not None:
-            # what the store was built with, --max-pixels let in; here it need not be asked again
+            # every picture of the store passed --max-pixels when it was built
             job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, self._largest()))
         hashes = self.store.index["source_hash"].to_pylist()
         total, start = len(self.store), writer.resumed
@@ -146,14 +155,13 @@ class _Work:
                 key = task.sample.key
                 if isinstance(outcome, Problem):
                     raise SourceError(
-                        f"{key}: {outcome.message} ({outcome.kind}). A view has an array for every "
-                        "sample; choose another recipe, or build the store again without the "
-                        "picture"
+                        f"{key}: {outcome.message} ({outcome.kind}). A view needs every sample; "
+                        "choose another recipe, or build the store without this picture"
                     )
                 if outcome.attributes["source_hash"] != hashes[row]:
                     raise SourceError(
-                        f"{key}: its file is not the one that the store was built from; bring the "
-                        "store up to date with `ocrstore build` first"
+                        f"{key}: the file changed since the store was built; update the store "
+                        "with `ocrstore build` first"
                     )
                 self.result.problems.extend(outcome.problems)
                 remarks = [f"{problem.kind}: {problem.message}" for problem in outcome.problems]
@@ -180,5 +188,5 @@ class _Work:
 def _without_image(recipe: Recipe) -> Recipe:
     kept = tuple(column for column in recipe.columns if column.name != "image")
     if not kept:
-        raise SchemaError("a further view needs a column of its own, such as tensor")
+        raise SchemaError("a further view needs a column besides `image`, such as tensor")
     return replace(recipe, columns=kept)

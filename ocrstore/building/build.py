@@ -1,4 +1,4 @@
-"""`ocrstore.build`: what a caller says becomes a plan, and the plan is carried out."""
+"""`ocrstore.build`: check the arguments, plan the build, run it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ocrstore.building.planning import BuildPlan, plan_build
+from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.report import BuildReport
 from ocrstore.building.run import Options, Progress, execute
-from ocrstore.building.views import IMPORTED, View
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sources import open_source
+from ocrstore.views import IMPORTED, View
 
 StrPath = str | os.PathLike[str]
 
@@ -39,14 +39,37 @@ def build(
     progress: Progress | None = None,
     announce: Callable[[BuildPlan], None] | None = None,
 ) -> BuildReport:
-    """Build a store from a folder of pictures, or bring an existing one up to date.
+    """Build a store from a folder of pictures, or update an existing one.
 
-    `recipe` is a Recipe or a recipe file; or say `size`, `columns`, `codecs`, or an albumentations
-    `pipeline`. Only what changed is done. Interrupted, killed or out of disk space: nothing that
-    was published changes, and the same call goes on where it stopped. `workers=0` does everything
-    in this process; without it all cores are used. `announce` is called with the plan before the
-    work, `progress` with how far it is. Pictures that cannot be used are skipped and reported, or
-    with `on_error="fail"` end the build with a SourceError.
+    Only new and changed pictures are processed. If the build is interrupted, killed or out of
+    disk space, the published store is unchanged, and the same call resumes the build.
+
+    Args:
+        images: The folder of pictures.
+        out: The store.
+        annotations: A file or a folder; searched beside the pictures by default.
+        format: The annotations' dialect; detected by default.
+        recipe: A Recipe or a recipe file, instead of the following four.
+        size: Longest side, or (height, width).
+        columns: Names of the columns.
+        codecs: Column to codec; raw by default.
+        pipeline: A deterministic albumentations pipeline, instead of `size`.
+        view: Name of the default view; its size by default.
+        maps: A folder of npz files with maps to import.
+        workers: Number of worker processes; 0 for none, all cores by default.
+        on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
+        force: Rebuild from scratch, ignoring the existing store and any interrupted build.
+        max_pixels: Larger pictures are refused before they are decoded.
+        progress: Called after each sample.
+        announce: Called with the plan before the work.
+
+    Raises:
+        SourceError: The source cannot be opened, none of its pictures can be used, or with
+            `on_error="fail"` something cannot be used.
+        SchemaError: The arguments contradict each other.
+        StoreExistsError: The folder has none of the store's samples.
+        StoreBusyError: Another process is writing.
+        WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     plan, options = prepare(
         images,
@@ -63,7 +86,7 @@ def build(
     )
     if announce is not None:
         announce(plan)
-    return execute(plan, options.telling(progress))
+    return execute(plan, options.with_progress(progress))
 
 
 def make_recipe(
@@ -73,13 +96,12 @@ def make_recipe(
     codecs: dict[str, str] | None,
     pipeline: object,
 ) -> Recipe:
-    """Make the one recipe of what was given in several ways."""
+    """Return the recipe, or make one from the other arguments."""
     if recipe is None:
         return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
     if size is not None or columns is not None or codecs is not None or pipeline is not None:
         raise SchemaError(
-            "a recipe says everything; leave out size, columns, codecs and pipeline, or put them "
-            "into the recipe"
+            "size, columns, codecs and pipeline are part of a recipe; give either a recipe or those"
         )
     return recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
 
@@ -98,13 +120,13 @@ def prepare(
     force: bool,
     max_pixels: int,
 ) -> tuple[BuildPlan, Options]:
-    """Look at everything and decide what to do; nothing is written."""
+    """Check the arguments and plan the build; nothing is written."""
     if on_error not in ("skip", "fail"):
-        raise SchemaError(f"on_error is 'skip' or 'fail', not {on_error!r}")
+        raise SchemaError(f"on_error has to be 'skip' or 'fail', not {on_error!r}")
     if workers is not None and workers < 0:
-        raise SchemaError(f"workers is 0 or more, not {workers}")
+        raise SchemaError(f"workers has to be 0 or more, not {workers}")
     if recipe.pipeline is not None:
-        from ocrstore.determinism import check_deterministic
+        from ocrstore.pipeline import check_deterministic
 
         check_deterministic(recipe.pipeline)
     folder = None if maps is None else Path(maps)

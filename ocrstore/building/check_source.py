@@ -1,4 +1,4 @@
-"""A store held against its source: every sample derived again, live, and compared bit by bit."""
+"""Compare a store with its source: derive every sample again and compare all bits."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ import numpy.typing as npt
 from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
-from ocrstore.building.kinds import loses
-from ocrstore.building.planning import not_its_folder
+from ocrstore.building.plan import not_its_folder
 from ocrstore.building.run import deriver
-from ocrstore.building.views import IMPORTED, stored_views
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 from ocrstore.verification import Finding
+from ocrstore.views import IMPORTED, stored_views
 
-# the time of a file says nothing about its content
+# the modification time of a file is not part of its content
 _NOT_COMPARED = {"source_mtime_ns"}
 
 
 @dataclass(slots=True)
 class SourceCheck:
-    """The result: the store is what its source makes if `findings` is empty."""
+    """The result: the store matches its source if `findings` is empty."""
 
     path: str
     source: str
     samples: int = 0
-    """Samples compared."""
+    """Number of samples that were compared."""
     of: int = 0
-    """Samples in the store."""
+    """Number of samples in the store."""
     compared_nbytes: int = 0
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -59,21 +59,30 @@ def check_source(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SourceCheck:
-    """Derive the samples of a store from their source again and compare every bit.
+    """Derive the samples of a store from their source again and compare all bits.
 
-    `sample` takes only so many of them, chosen by chance. A folder that has none of the store's
-    samples is one finding. The source's pictures that are not in
-    the store must be ones that cannot be used; without `sample` that is checked, too.
+    Pictures that are not in the store are findings, too, unless they cannot be used; with `sample`
+    they are not checked. A folder that has none of the store's samples is one finding.
+
+    Args:
+        path: The store.
+        images: The folder of pictures; `annotations`, `format`, `maps` and `workers` as in `build`.
+        sample: Compare only so many samples, chosen at random, the same each time.
+        progress: Called with (done, total) after each sample.
+
+    Raises:
+        SchemaError: The store was not built from pictures.
+        SourceError: The source cannot be opened, or `maps` is missing.
     """
     if sample is not None and sample < 1:
-        raise SchemaError(f"sample is 1 or more, not {sample}")
+        raise SchemaError(f"sample has to be 1 or more, not {sample}")
     with Store(path) as store:
         views = stored_views(store.metadata, where=str(path))
         if not views:
-            raise SchemaError(f"{path} was not built from pictures; there is no source to compare")
+            raise SchemaError(f"{path} was not built from pictures; it has no source")
         imported = any(v.recipe.map_algorithm.startswith(IMPORTED) for v in views)
         if imported and maps is None:
-            raise SourceError(f"{path} was built with map files; name their folder with --maps")
+            raise SourceError(f"{path} was built with map files; give their folder with --maps")
         source = open_source(images, annotations=annotations, format=format)
         result = SourceCheck(str(path), source.description, of=len(store))
         limit = max(DEFAULT_MAX_PIXELS, _largest(store))
@@ -82,12 +91,11 @@ def check_source(
         there = set(source.keys)
         missing = [key for key in store.keys if key not in there]
         if missing and len(missing) == len(store):
-            # every sample would be a finding, and `ocrstore build` the wrong advice
+            # one finding, not one for every sample: it is probably the wrong folder
             result.findings.append(Finding(not_its_folder(len(store), source.images)))
             return result
         result.findings += [
-            Finding("is in the store, and its picture is not in the source", sample=key)
-            for key in missing
+            Finding("its picture is not in the source", sample=key) for key in missing
         ]
         known = set(store.keys)
         keys = [key for key in source.keys if key in known]
@@ -111,7 +119,7 @@ def _tasks(source: Source, keys: list[str]) -> Iterator[Task]:
 
 
 def _note_problems(sample: SourceSample, result: SourceCheck) -> None:
-    """Tell what a build would leave out of the annotation; nothing of it is in a store."""
+    """Note what a build leaves out of the annotation; it is not in the store to be compared."""
     result.notes += [
         f"{sample.key}: {problem.message} ({problem.kind})"
         for problem in sample.problems
@@ -124,13 +132,13 @@ def _compare(
 ) -> None:
     if isinstance(outcome, Problem):
         if known:
-            message = f"its picture cannot be used any more: {outcome.message} ({outcome.kind})"
+            message = f"the picture cannot be used any more: {outcome.message} ({outcome.kind})"
             result.findings.append(Finding(message, sample=key))
         else:
             result.notes.append(f"{key} is not in the store: {outcome.message} ({outcome.kind})")
         return
     if not known:
-        message = "is in the source and not in the store; `ocrstore build` adds it"
+        message = "not in the store; `ocrstore build` adds it"
         result.findings.append(Finding(message, sample=key))
         return
     row = store.row(key)
@@ -155,7 +163,7 @@ def _compare(
 
 
 def _difference(stored: npt.NDArray[Any], live: npt.NDArray[Any]) -> str:
-    """Say how two arrays differ; empty if they have the same bits."""
+    """Describe how two arrays differ; empty if all bits are equal."""
     if stored.shape != live.shape or stored.dtype != live.dtype:
         return f"is {stored.dtype} {stored.shape}, the source gives {live.dtype} {live.shape}"
     width = stored.dtype.itemsize

@@ -1,11 +1,12 @@
-"""One picture with its polygons becomes the arrays and attributes of one sample.
+"""Derive the arrays and attributes of one sample from a picture and its polygons.
 
-The same code runs in the build's workers, for a further view, and when a store is held against its
+The same code runs in a build's workers, for a further view, and when a store is compared with its
 source, so that they cannot disagree.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,16 +18,15 @@ import numpy.typing as npt
 import xxhash
 
 from ocrstore.annotation import Polygon, Problem, SourceSample
-from ocrstore.building.files import PictureFile, SkippedPictureError, read_picture
-from ocrstore.building.imported import find_maps, import_maps
-from ocrstore.building.views import IMPORTED, View
+from ocrstore.building.map_files import find_maps, import_maps
 from ocrstore.decode import DEFAULT_MAX_PIXELS, Header, decode, read_header
-from ocrstore.errors import DecodeError, SchemaError
+from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
 from ocrstore.geometry import Matrix, Pixels, invert, transform_points
 from ocrstore.maps import MAX_POINTS, Maps, draw_maps
 from ocrstore.orientation import turn_polygons
 from ocrstore.recipe import MAP_COLUMNS
+from ocrstore.views import IMPORTED, View
 
 if TYPE_CHECKING:
     from ocrstore.store import Store
@@ -43,18 +43,53 @@ _SUFFIXES = {
 }
 
 
+_TRIES = 3  # to read a file that changes meanwhile
+
+
+class SkippedPictureError(SourceError):
+    """A picture cannot be used; `problem` says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[SkippedPictureError], tuple[Problem]]:
+        return SkippedPictureError, (self.problem,)
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """Size and modification time of a file, to detect changes."""
+
+    nbytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFile:
+    """A picture's bytes, read while its file did not change."""
+
+    data: bytes
+    state: FileState
+
+    @property
+    def hash(self) -> int:
+        """xxh3_64 of the bytes, as an unsigned integer."""
+        return xxhash.xxh3_64_intdigest(self.data)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all samples of a build have in common; sent to every worker."""
+    """What all samples of a build have in common; sent to each worker once."""
 
     views: tuple[View, ...]
-    """The views to make of a picture's file."""
+    """The views to derive from a picture's file."""
     stored_views: tuple[View, ...] = ()
-    """The views to make of a stored picture; its other columns are still good."""
+    """The views to derive from a stored picture, whose other columns are still valid."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     maps_folder: Path | None = None
     store: Path | None = None
-    """A store whose pictures and polygons stand in for files, for tasks with a row of it."""
+    """The store that holds the pictures and polygons of tasks with a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +106,7 @@ Reserve = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class JPEGBytes:
-    """A picture's own bytes for an image column of codec jpeg, and the shape they decode to."""
+    """The bytes of a JPEG file for an image column of codec jpeg, and their decoded shape."""
 
     data: bytes
     shape: tuple[int, ...]
@@ -85,26 +120,26 @@ class Derived:
     columns: dict[str, npt.NDArray[Any] | JPEGBytes]
     attributes: dict[str, Any]
     problems: tuple[Problem, ...]
-    """What came up here; the source's own problems are not repeated."""
+    """Problems found while deriving; those of the source are not included."""
 
     def without_columns(self) -> Derived:
-        """Return the same without arrays, for a message."""
+        """Return a shallow copy without arrays, to be pickled."""
         return replace(self, columns={})
 
 
 class Deriver:
-    """Does the tasks of one job; opens the job's store when the first one needs it."""
+    """Derives the tasks of one job; opens the job's store when a task first needs it."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._store: Store | None = None
 
     def derive(self, task: Task, *, reserve: Reserve | None = None) -> Derived:
-        """Do one task, whichever kind it is."""
+        """Derive one sample, from its file or from the store."""
         if task.row is None:
             return derive(task.sample, self._job, reserve=reserve)
         if self._store is None:
-            from ocrstore.store import Store  # Arrow and LMDB are needed for this only
+            from ocrstore.store import Store  # most workers never need Arrow and LMDB
 
             assert self._job.store is not None
             self._store = Store(self._job.store)
@@ -112,15 +147,21 @@ class Deriver:
 
 
 def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) -> Derived:
-    """Read a picture and make everything of it that the job asks for.
+    """Derive all columns and attributes of a sample from its picture's file.
 
-    Raises `SkippedPictureError` for a picture that has to be left out, with the reason.
+    Args:
+        sample: The picture and its polygons.
+        job: Views, limits and folders.
+        reserve: Called with the bytes needed, before the picture is decoded; may block.
+
+    Raises:
+        SkippedPictureError: The picture cannot be used.
     """
     file = read_picture(sample.path, sample.key)
     header = _checked_header(file, sample, job.max_pixels)
     image = _image_column(job)
     if image is not None and image[1] == "jpeg" and header.format != "jpeg":
-        message = f"its format is {header.format}; choose the codec zstd for `image` to keep it"
+        message = f"its format is {header.format}; use --codec image=zstd to store it"
         raise _skip("not-a-jpeg", message, sample)
     if reserve is not None:
         reserve(needed_nbytes(job, header.size))
@@ -163,7 +204,7 @@ def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) ->
 
 
 def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None = None) -> Derived:
-    """Make the views of a sample from the picture and the polygons that a store holds."""
+    """Derive views of a sample from the picture and polygons in a store."""
     key = store.keys[row]
     stored = store.attributes(row)
     sample = stored_sample(key, stored)
@@ -181,7 +222,7 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
 
 
 def stored_sample(key: str, attributes: Mapping[str, Any]) -> SourceSample:
-    """Turn a store's attributes back into a sample; its polygons are upright."""
+    """Return a stored sample as a source would give it; its polygons are upright."""
     polygons = tuple(
         Polygon(np.array(points, np.float32).reshape(-1, 2), text, ignored, language)
         for points, text, ignored, language in zip(
@@ -196,7 +237,7 @@ def stored_sample(key: str, attributes: Mapping[str, Any]) -> SourceSample:
 
 
 def needed_nbytes(job: Job, size: tuple[int, int]) -> int:
-    """Estimate what a picture of (width, height) takes: itself, and its views' arrays."""
+    """Estimate the memory for a picture of (width, height) and the arrays of its views."""
     picture = 3 * size[0] * size[1]
     per_pixel = 3 + 2 * 2 + 2
     views = sum((v.recipe.size[0] or 0) * (v.recipe.size[1] or 0) for v in job.views)
@@ -210,7 +251,7 @@ def derive_view(
     points: Points,
     maps_folder: Path | None = None,
 ) -> tuple[dict[str, npt.NDArray[Any]], list[Problem]]:
-    """Make one view's columns of an upright picture and its upright polygons."""
+    """Derive the columns of one view from upright pixels and polygons."""
     recipe, names = view.recipe, view.columns
     try:
         drawn, matrix = recipe.draw(pixels)
@@ -234,8 +275,42 @@ def derive_view(
     return columns, problems
 
 
+# --- files and hashes
+
+
+def file_state(path: Path) -> FileState:
+    """Return a file's size and modification time; raises OSError."""
+    found = path.stat()
+    return FileState(found.st_size, found.st_mtime_ns)
+
+
+def read_picture(path: Path, key: str) -> PictureFile:
+    """Read a whole file, again if it changed meanwhile.
+
+    Raises:
+        SkippedPictureError: The file is missing, unreadable, or changed on every attempt.
+    """
+    try:
+        for _ in range(_TRIES):
+            with path.open("rb") as file:
+                before = os.fstat(file.fileno())
+                data = file.read()
+                after = os.fstat(file.fileno())
+            state = FileState(after.st_size, after.st_mtime_ns)
+            if len(data) == after.st_size and before.st_mtime_ns == after.st_mtime_ns:
+                return PictureFile(data, state)
+    except FileNotFoundError as exc:
+        message = "the file was deleted during the build"
+        raise SkippedPictureError(Problem("vanished", message, key=key)) from exc
+    except OSError as exc:
+        message = f"the file cannot be read: {exc.strerror or exc}"
+        raise SkippedPictureError(Problem("unreadable", message, key=key)) from exc
+    message = f"the file changed during {_TRIES} attempts to read it; build again later"
+    raise SkippedPictureError(Problem("changing", message, key=key))
+
+
 def annotation_hash(sample: SourceSample, maps_folder: Path | None = None) -> int:
-    """Hash what a source says about a picture, as it says it; 64 bits, unsigned."""
+    """Hash a picture's annotation as the source gives it, and its map file; 64 bits, unsigned."""
     digest = xxhash.xxh3_64(b"annotated" if sample.annotated else b"not annotated")
     for polygon in sample.polygons:
         points = np.ascontiguousarray(polygon.points, "<f4")
@@ -257,7 +332,7 @@ def _skip(kind: str, message: str, sample: SourceSample) -> SkippedPictureError:
 
 
 def _checked_header(file: PictureFile, sample: SourceSample, max_pixels: int) -> Header:
-    """Return the header, after holding the size against the limit; nothing is decoded."""
+    """Read the header and check the size against the limit, before anything is decoded."""
     try:
         header = read_header(file.data)
     except DecodeError as exc:
@@ -266,7 +341,7 @@ def _checked_header(file: PictureFile, sample: SourceSample, max_pixels: int) ->
     if width * height > max_pixels:
         message = (
             f"{width} x {height} pixels, more than the limit of {max_pixels}; "
-            "raise --max-pixels if the picture can be trusted"
+            "raise --max-pixels if you trust the file"
         )
         raise _skip("too-many-pixels", message, sample)
     return header
@@ -278,6 +353,10 @@ def _image_column(job: Job) -> tuple[str, str] | None:
             if column.name == "image":
                 return column.name, column.codec
     return None
+
+
+# The messages of the following problems are stored with the sample: they are part of the content
+# fingerprint, and another wording would make existing stores differ from their source.
 
 
 def _mislabelled(sample: SourceSample, format: str) -> list[Problem]:

@@ -1,53 +1,56 @@
-"""What a build did, what it left out and why: one record, as JSON and as words."""
+"""The report of a build: what was done, what was left out and why."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ocrstore.annotation import Problem
-from ocrstore.building.kinds import KINDS, loses
 from ocrstore.errors import WriteError
+from ocrstore.problems import KINDS, loses
+
+KEPT_PROBLEMS = 1000
+"""Number of problems that the manifest lists; all of them are counted."""
 
 
 @dataclass(slots=True)
 class BuildReport:
-    """The result of a build; `ok` is False when something a user may have wanted was left out."""
+    """The result of a build; `ok` is False if anything was left out."""
 
     store: str
     source: str
-    """One sentence: which pictures, which annotations, how they were found."""
+    """Description of pictures and annotations, and how they were found."""
     action: str = ""
-    """What was done: create, update, rewrite or nothing."""
+    """create, update, rewrite or nothing."""
     reasons: list[str] = field(default_factory=list)
-    """Why, one sentence for each kind of change."""
+    """Why, one line for each kind of change."""
     pictures: int = 0
     """In the source."""
     samples: int = 0
-    """In the store, when done."""
+    """In the store, after the build."""
     polygons: int = 0
     ignored_polygons: int = 0
     derived: int = 0
-    """Samples made in this run."""
+    """Samples derived in this run."""
     reused: int = 0
-    """Samples that were there already and had not changed."""
+    """Samples that existed already and had not changed."""
     resumed: int = 0
-    """Of those reused, samples that an interrupted build had made."""
+    """Those of the reused samples that come from an interrupted build."""
     discarded: str = ""
-    """What an interrupted run had made that could not be used, and why."""
+    """What of an interrupted build was discarded, and why."""
     removed: int = 0
     skipped: list[str] = field(default_factory=list)
-    """Keys of the pictures that are in the source and not in the store."""
+    """Keys of pictures that are not in the store."""
     problems: list[Problem] = field(default_factory=list)
     columns: dict[str, int] = field(default_factory=dict)
     """Stored bytes by column."""
     nbytes: int = 0
-    """Of the whole file."""
+    """Size of the file."""
     fingerprint: str = ""
     seconds: float = 0.0
 
@@ -58,19 +61,15 @@ class BuildReport:
 
     @property
     def rate(self) -> float:
-        """Samples made per second."""
+        """Samples derived per second."""
         return self.derived / self.seconds if self.seconds > 0 else 0.0
 
     def counts(self) -> dict[str, int]:
-        """How many problems there are of each kind, the most frequent first."""
+        """Number of problems of each kind, the most frequent first."""
         return dict(Counter(problem.kind for problem in self.problems).most_common())
 
-    def add(self, problems: Iterable[Problem]) -> None:
-        """Take note of problems."""
-        self.problems.extend(problems)
-
     def to_json(self) -> dict[str, Any]:
-        """Describe everything in JSON terms; every problem with its meaning."""
+        """Return the report for json.dumps, with the meaning of each kind of problem."""
         record = asdict(self)
         record["problems"] = [
             {**asdict(problem), "lost": loses(problem)} for problem in self.problems
@@ -85,10 +84,34 @@ class BuildReport:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the report as a JSON file."""
+        """Write the report as JSON; raises WriteError."""
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
         try:
-            # an undecodable byte in a path becomes an escape, which JSON has, too
+            # undecodable bytes of a path are surrogates, which UTF-8 has not
             Path(path).write_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as exc:
             raise WriteError(f"{path}: the report cannot be written: {exc.strerror}") from exc
+
+
+def describe_problems(problems: Iterable[Problem]) -> dict[str, Any]:
+    """Count problems by kind and list the first, sorted: workers must not change the manifest."""
+    ordered = sorted(problems, key=_order)
+    counts = Counter(problem.kind for problem in ordered)
+    return {
+        "counts": dict(sorted(counts.items())),
+        "first": [asdict(problem) for problem in ordered[:KEPT_PROBLEMS]],
+    }
+
+
+def _order(problem: Problem) -> tuple[str, str, int, str]:
+    position = -1 if problem.polygon is None else problem.polygon
+    return problem.key or "", problem.kind, position, problem.message
+
+
+def stored_problems(key: str, attributes: Mapping[str, Any]) -> list[Problem]:
+    """Return the problems that are stored with a sample."""
+    problems = []
+    for line in attributes.get("problems") or ():
+        kind, _, message = line.partition(": ")
+        problems.append(Problem(kind, message, key=key))
+    return problems

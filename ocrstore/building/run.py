@@ -1,50 +1,70 @@
-"""Carrying out a build's plan: derive, copy, write, resume, report."""
+"""Carry out a build's plan: derive or copy samples, write them, resume, report."""
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
 from ocrstore.annotation import Problem
-from ocrstore.building.attributes import ATTRIBUTES, build_fingerprint, stored_problems
-from ocrstore.building.changes import Changes, compare, known_from
-from ocrstore.building.cpus import usable_cpus
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
-from ocrstore.building.kinds import loses
-from ocrstore.building.planning import BuildPlan
-from ocrstore.building.pool import Inline, Pool
-from ocrstore.building.provenance import describe_problems, describe_source
-from ocrstore.building.report import BuildReport
-from ocrstore.building.views import views_metadata
+from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
+from ocrstore.building.report import BuildReport, describe_problems, stored_problems
+from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
 from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.writer import Writer, create, edit
+from ocrstore.machine import usable_cpus
+from ocrstore.problems import loses
 from ocrstore.sources import Source
 from ocrstore.store import Store
 from ocrstore.version import __version__
+from ocrstore.views import views_metadata
 
 FEW = 24
-"""Up to this many samples are derived in this process: starting workers would take longer."""
+"""Up to this many samples are derived in this process; starting workers would take longer."""
+
+
+ATTRIBUTES = pa.schema(
+    [
+        ("width", pa.int32()),  # of the upright picture
+        ("height", pa.int32()),
+        ("orientation", pa.int8()),  # EXIF orientation of the file
+        ("annotated", pa.bool_()),  # False: no annotation for this picture
+        ("polygons", pa.list_(pa.list_(pa.float32()))),  # x, y, x, y, ... in the upright frame
+        ("ignored", pa.list_(pa.bool_())),
+        ("texts", pa.list_(pa.string())),
+        ("languages", pa.list_(pa.string())),
+        ("source_nbytes", pa.int64()),
+        ("source_mtime_ns", pa.int64()),
+        ("source_hash", pa.uint64()),  # xxh3_64 of the picture's file
+        ("annotation_hash", pa.uint64()),  # xxh3_64 of the annotation as the source gave it
+        ("problems", pa.list_(pa.string())),  # "kind: message", from deriving the sample
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """How far a build is."""
+    """Progress of a build."""
 
     done: int
     total: int
     lost: int
-    """Problems so far by which something was left out."""
+    """Problems so far that left something out."""
     notes: int
-    """Other things worth knowing so far."""
+    """Other problems so far."""
 
 
 Progress = Callable[[BuildProgress], None]
@@ -52,23 +72,29 @@ Progress = Callable[[BuildProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to do it; nothing here changes what comes out."""
+    """How to run a build; none of it changes the result."""
 
     workers: int | None = None
     on_error: str = "skip"
     max_pixels: int = DEFAULT_MAX_PIXELS
     progress: Progress | None = None
 
-    def telling(self, progress: Progress | None) -> Options:
-        """Return the same, with someone to tell how far it is."""
+    def with_progress(self, progress: Progress | None) -> Options:
+        """Return a copy with a progress callback."""
         return replace(self, progress=progress)
 
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
-    """Do what a plan says; raises StoreExistsError where that would empty the wrong store."""
+    """Carry out a plan.
+
+    Raises:
+        StoreExistsError: The source has none of the store's samples: probably the wrong folder.
+        SourceError: No picture can be used, or with `on_error="fail"` something was left out.
+        WorkerDiedError: A worker process was killed. Finished samples are kept.
+    """
     if plan.mistaken:
         raise StoreExistsError(
-            f"{plan.target}: {plan.mistaken} Nothing was changed; --force does it all the same"
+            f"{plan.target}: {plan.mistaken} Nothing was changed; use --force to replace the store"
         )
     run = _Run(plan, options)
     run.start()
@@ -77,12 +103,12 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     elif plan.action == "nothing":
         run.keep()
     else:
-        run.write_anew()
+        run.write_new_file()
     return run.finish()
 
 
 class _Run:
-    """One build on its way."""
+    """A running build."""
 
     def __init__(self, plan: BuildPlan, options: Options) -> None:
         self.plan = plan
@@ -103,26 +129,26 @@ class _Run:
         self._total = 0
 
     def start(self) -> None:
-        """Take note of what concerns the source as a whole."""
+        """Record the problems of the source as a whole."""
         self._note(self.source.problems)
 
     def keep(self) -> None:
-        """Leave the store as it is; what is known about it is reported all the same."""
+        """Leave the store unchanged, and report what is known about it."""
         assert self.plan.old is not None
         self._keep(self.plan.changes, self.plan.old.index)
         self.report.reused = len(self.plan.changes.unchanged)
         try:
             drop_unfinished(self.plan.target)
         except (StoreBusyError, WriteError):
-            self.report.discarded = ""  # somebody is at work, or this user may not write: it stays
+            self.report.discarded = ""  # kept: a writer is active, or the file is read-only
         else:
             self._record_source()
 
     def _record_source(self) -> None:
-        """Record anew what was found about the source, where no sample changed but that did.
+        """Update the record of the source where no sample changed.
 
-        Such as a bad picture that was removed, or annotations that were touched; `inspect` would
-        tell of them for ever otherwise.
+        Otherwise `inspect` would report a bad picture that was removed, or annotations that were
+        touched, for ever.
         """
         assert self.plan.old is not None
         recorded = self.plan.old.metadata.get("build")
@@ -139,10 +165,7 @@ class _Run:
             writer.metadata["build"] = {**recorded, "source": source, "problems": problems}
 
     def update(self) -> None:
-        """Change samples of a store in place, resuming what an interrupted build left.
-
-        All changes appear together.
-        """
+        """Update the store in place, resuming an interrupted update; published atomically."""
         plan, changes = self.plan, self.plan.changes
         assert plan.old is not None
         with edit(plan.target, action="build", resume=plan.token) as writer:
@@ -151,7 +174,7 @@ class _Run:
             found = compare(self.source, resumed, maps_folder=plan.maps_folder)
             for key in sorted({*changes.removed, *found.removed}):
                 writer.delete(key)
-            # a picture may be again what the store has, after it was made as something else
+            # the interrupted run may have derived a picture that has changed back since
             kept = changes.without(resumed)
             self._keep(kept, plan.old.index)
             self._keep(found, table)
@@ -166,8 +189,8 @@ class _Run:
             writer.reorder(self.source.keys)
             self._describe(writer)
 
-    def write_anew(self) -> None:
-        """Write a whole store beside the target, resuming what an interrupted build left."""
+    def write_new_file(self) -> None:
+        """Write a new file beside the target and rename it, resuming an interrupted build."""
         plan = self.plan
         writer = create(
             plan.target,
@@ -195,16 +218,16 @@ class _Run:
             self._write(writer, items)
             if not len(writer):
                 raise SourceError(
-                    f"none of the {len(self.source)} pictures could be used, so no store was "
-                    f"written; the first reason: {self._first_reason()}"
+                    f"none of the {len(self.source)} pictures can be used; no store was "
+                    f"written. The first problem: {self._first_reason()}"
                 )
             writer.reorder(self.source.keys)
             self._describe(writer)
             if plan.old is not None:
-                plan.old.close()  # some systems do not replace a file that is mapped
+                plan.old.close()  # Windows cannot replace a file that is mapped
 
     def finish(self) -> BuildReport:
-        """Complete the report from the store as it is now."""
+        """Complete the report with facts of the published store."""
         report = self.report
         with Store(self.plan.target) as store:
             report.samples = len(store)
@@ -220,16 +243,16 @@ class _Run:
         return report
 
     def _count_resumed(self, writer: Writer, found: Changes) -> None:
-        """Take note of what an interrupted run left, and what of it cannot be used."""
+        """Report how many samples of an interrupted run are used, and how many are not."""
         plan = self.plan
         self.report.resumed = len(found.unchanged)
         if plan.unfinished is not None and not plan.obstacle:
             damaged = plan.unfinished.samples - writer.resumed
             if damaged > 0:
-                self.report.discarded = discarded(damaged, "they are not as they were written")
+                self.report.discarded = discarded(damaged, "they are damaged")
 
     def _write(self, writer: Writer, items: Sequence[tuple[str, int | None]]) -> None:
-        """Derive or copy samples in order, and write them."""
+        """Write samples in order; those with a row are copied, or derived from the old store."""
         plan = self.plan
         copy_only = not plan.rederived
         job = Job(
@@ -259,12 +282,12 @@ class _Run:
 
     def _take(self, writer: Writer, key: str, row: int | None, outcome: Derived | Problem) -> None:
         if isinstance(outcome, Derived) and len(key.encode()) > MAX_KEY_NBYTES:
-            message = f"its path has {len(key.encode())} bytes, a key has {MAX_KEY_NBYTES} at most"
+            message = f"its path has {len(key.encode())} bytes, the limit is {MAX_KEY_NBYTES}"
             outcome = Problem("bad-key", message, key=key)
         if isinstance(outcome, Problem):
             self._note([outcome])
             if key in writer:
-                writer.delete(key)  # what the store has of it is not what the source has
+                writer.delete(key)  # the stored sample is of an earlier state of the file
             return
         self._note(outcome.problems)
         arrays: dict[str, Any] = {
@@ -289,7 +312,7 @@ class _Run:
         self.report.reused += 1
 
     def _stored_arrays(self, row: int) -> dict[str, Any]:
-        """Take what is still good of a sample from the old store, without copying."""
+        """Return the columns of a sample that are still valid, without copying them."""
         old = self.plan.old
         assert old is not None
         arrays: dict[str, Any] = {}
@@ -303,7 +326,7 @@ class _Run:
         return arrays
 
     def _keep(self, changes: Changes, table: pa.Table) -> None:
-        """Take note of what is known about samples that are not made again."""
+        """Record hashes and problems of samples that are not derived again."""
         known = known_from(table)
         for key in changes.unchanged:
             self._sources[key] = (known[key].hash, known[key].annotation_hash)
@@ -311,7 +334,7 @@ class _Run:
             self._note(problems)
         if "problems" not in table.column_names:
             return
-        # a table of resumed samples may have several rows of one; the last one counts
+        # a resumed table may have several rows for a sample; the last one is valid
         last = dict(zip(table["key"].to_pylist(), table["problems"].to_pylist(), strict=True))
         for key, lines in last.items():
             if lines and key in changes.unchanged:
@@ -325,8 +348,8 @@ class _Run:
                 if self.options.on_error == "fail":
                     where = f"{problem.key}: " if problem.key else ""
                     raise SourceError(
-                        f"{where}{problem.message} ({problem.kind}). What is done is kept; put it "
-                        "right and build again, or let it be reported with --on-error skip"
+                        f"{where}{problem.message} ({problem.kind}). Finished samples are kept; "
+                        "fix it and build again, or use --on-error skip"
                     )
 
     def _first_reason(self) -> str:
@@ -339,7 +362,7 @@ class _Run:
             self.options.progress(BuildProgress(self._done, self._total, self._lost, notes))
 
     def _describe(self, writer: Writer) -> None:
-        """Say in the manifest how the store was made."""
+        """Record in the manifest how the store was built."""
         plan = self.plan
         writer.metadata.update(views_metadata(plan.views))
         decoders = dict(plan.families or {})
@@ -355,15 +378,65 @@ class _Run:
 
 
 def discarded(samples: int, obstacle: str) -> str:
-    """Say what becomes of unfinished work that nobody goes on with."""
+    """Return the message about an interrupted build that is not resumed; empty if it is."""
     if not obstacle:
         return ""
-    return f"{samples} sample{'' if samples == 1 else 's'} of unfinished work: {obstacle}"
+    return f"{samples} sample{'' if samples == 1 else 's'} of an interrupted run: {obstacle}"
 
 
 def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
-    """Choose who derives the samples: worker processes, or for a few of them this one."""
+    """Return worker processes, or for few samples a replacement that runs in this process."""
     wanted = usable_cpus() if workers is None else workers
     if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
     return Pool(job, workers=max(1, min(wanted, samples)))
+
+
+def build_fingerprint(
+    recipes: Sequence[str], decoders: Mapping[str, str], sources: Mapping[str, tuple[int, int]]
+) -> str:
+    """Hash everything that a store's content depends on.
+
+    Args:
+        recipes: Fingerprints of the recipes, which cover the map algorithm.
+        decoders: Picture format to decoder family.
+        sources: Key to the hashes of file and annotation.
+    """
+    digest = xxhash.xxh3_128()
+    digest.update(json.dumps([list(recipes), dict(decoders)], sort_keys=True).encode())
+    for key in sorted(sources):
+        digest.update(json.dumps([key, *sources[key]]).encode())
+    return digest.hexdigest()
+
+
+def describe_source(source: Source) -> dict[str, Any]:
+    """Return where the pictures and annotations are, for the manifest."""
+    files = source.annotation_files
+    return {
+        "description": source.description,
+        "images": os.path.abspath(source.images),  # noqa: PTH100 - links stay links
+        "pictures": len(source),
+        "annotations": _common_place(files),
+        "annotation_files": len(files),
+        "annotations_mtime_ns": max((_mtime_ns(path) for path in files), default=0),
+    }
+
+
+def _common_place(files: tuple[Path, ...]) -> str | None:
+    """Return the only file, or the folder that contains all files."""
+    if not files:
+        return None
+    paths = [os.path.abspath(path) for path in files]  # noqa: PTH100 - links stay links
+    if len(paths) == 1:
+        return paths[0]
+    try:
+        return os.path.commonpath(paths)
+    except ValueError:  # on different drives
+        return str(Path(paths[0]).parent)
+
+
+def _mtime_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

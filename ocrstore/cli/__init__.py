@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. One module per command."""
+"""The command line; one module per command, imported when it is used."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from ocrstore.cli.console import fail
-from ocrstore.cli.extras import MissingPackageError, explain_missing
+from ocrstore.cli.console import MissingPackageError, explain_missing, fail
 from ocrstore.errors import (
     OCRStoreError,
     RecipeMismatchError,
@@ -20,8 +19,8 @@ from ocrstore.errors import (
 )
 from ocrstore.version import __version__
 
-# command -> module below ocrstore.cli and the function in it; imported when used, so that
-# `ocrstore --help` is quick and a command's dependencies are needed by that command only
+# command -> module below ocrstore.cli and its function; imported when used, so that a command
+# needs only its own dependencies
 COMMANDS = {
     "add-view": "add_view:add_view_command",
     "build": "build:build_command",
@@ -30,7 +29,6 @@ COMMANDS = {
     "eval": "eval:eval_command",
     "export-index": "export_index:export_index_command",
     "inspect": "inspect:inspect_command",
-    "plan": "plan:plan_command",
     "predict": "predict:predict_command",
     "profile": "profile:profile_command",
     "report": "report:report_command",
@@ -69,7 +67,7 @@ class _Commands(click.Group):
 
 
 def _unavailable(name: str, why: MissingPackageError) -> click.Command:
-    """Stand in for a command that cannot be imported: `ocrstore --help` lists it all the same."""
+    """Return a command that raises the error, so that `ocrstore --help` lists it."""
 
     def complain(rest: tuple[str, ...]) -> None:  # noqa: ARG001  # what the command would be given
         raise why
@@ -79,7 +77,7 @@ def _unavailable(name: str, why: MissingPackageError) -> click.Command:
         callback=complain,
         params=[click.Argument(["rest"], nargs=-1, type=click.UNPROCESSED)],
         context_settings={"ignore_unknown_options": True},
-        help=f"Cannot be used yet: {why.message}",
+        help=f"Not available: {why.message}",
         short_help=f"(pip install {why.message.rpartition(' ')[2]})",
     )
 
@@ -87,25 +85,25 @@ def _unavailable(name: str, why: MissingPackageError) -> click.Command:
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ocrstore")
 def cli() -> None:
-    """One file per data set: built once, mapped by every process.
+    """Data sets for text detection in one memory-mapped file each.
 
     \b
     Examples:
       ocrstore build images/ --out val.ocrs
-      ocrstore inspect val.ocrs        what is in it, what does it cost
-      ocrstore verify val.ocrs         is every byte as it was written
-      ocrstore view val.ocrs           look at it in the browser
+      ocrstore inspect val.ocrs        contents and sizes
+      ocrstore verify val.ocrs         check every byte
+      ocrstore view val.ocrs           open it in the browser
 
-    Exit codes: 0 all is well, 1 a problem was found, 2 wrong use, 130 interrupted.
+    Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 130 interrupted.
     """
 
 
 def main() -> None:
-    """Run the command line; errors become one message and an exit code."""
+    """Run the command line; print errors as one message and exit with a code."""
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
-        fail("interrupted; nothing that was published has changed.")
+        fail("interrupted; published stores are unchanged.")
         sys.exit(130)
     except click.ClickException as exc:
         exc.show()
@@ -114,7 +112,7 @@ def main() -> None:
         fail(str(exc))
         sys.exit(2 if isinstance(exc, _WRONG_USE) else 1)
     except KeyboardInterrupt:
-        fail("interrupted; nothing that was published has changed.")
+        fail("interrupted; published stores are unchanged.")
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()

@@ -18,16 +18,20 @@ from ocrstore.cli.console import (
     print_json,
     progress_bar,
 )
-from ocrstore.cli.recipe_options import FOLDER, recipe_options, source_options
+from ocrstore.cli.options import FOLDER, recipe_options, source_options
 
 
 @click.command("add-view")
 @click.argument("store", type=STORE)
 @recipe_options
-@click.option("--source", type=FOLDER, help="The pictures, for a store without its image column.")
+@click.option(
+    "--source", type=FOLDER, help="Folder of pictures, for a store without its image column."
+)
 @source_options
-@click.option("--workers", type=click.IntRange(0), help="Worker processes; by default all cores.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+@click.option(
+    "--workers", type=click.IntRange(0), help="Number of worker processes; all cores by default."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def add_view_command(
     store: Path,
     size: tuple[int, int] | None,
@@ -41,10 +45,10 @@ def add_view_command(
     workers: int | None,
     as_json: bool,
 ) -> int:
-    """Add a view to a store, made from the pictures in it, without touching the rest.
+    """Add a view to a store, derived from the pictures in it; other columns stay untouched.
 
-    Its columns go by the view's name: 960/tensor, 960/prob_map and so on. Interrupted, the same
-    command goes on where it stopped; until then the store is as it was.
+    The columns have the view's name as prefix: 960/tensor, 960/prob_map and so on. After an
+    interruption the same command resumes; until it is complete the store is unchanged.
 
     \b
     Examples:
@@ -68,7 +72,7 @@ def add_view_command(
                 progress=advance,
             )
     except KeyboardInterrupt:
-        fail("interrupted; what is done is kept. The same command goes on where this one stopped.")
+        fail("interrupted. Finished samples are kept; run the same command to resume.")
         return 130
     if as_json:
         print_json(dataclasses.asdict(result))
@@ -76,7 +80,7 @@ def add_view_command(
     out = console()
     if not result.columns:
         out.print(
-            f"[green]✓[/] {escape(result.store)} has view {result.view} already, by this recipe"
+            f"[green]✓[/] {escape(result.store)} already has view {result.view} with this recipe"
         )
         return 0
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())

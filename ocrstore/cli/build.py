@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ocrstore.building.build import make_recipe, prepare
-from ocrstore.building.kinds import KINDS
-from ocrstore.building.planning import BuildPlan
+from ocrstore.building.plan import BuildPlan
 from ocrstore.building.report import BuildReport
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
-from ocrstore.building.space import Estimate, estimate
-from ocrstore.building.views import View
 from ocrstore.cli.console import TARGET, console, counted, fail, human_bytes, print_json
-from ocrstore.cli.recipe_options import (
+from ocrstore.cli.dry_run import describe, print_expected
+from ocrstore.cli.options import (
     FOLDER,
     recipe_options,
     source_options,
@@ -30,43 +27,51 @@ from ocrstore.cli.recipe_options import (
     wrong_source,
 )
 from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.problems import KINDS
+from ocrstore.views import View
 
 _SHOWN = 5
 
 
 @click.command("build")
 @click.argument("images", type=FOLDER)
-@click.option("--out", required=True, type=TARGET, help="The store.")
+@click.option("--out", required=True, type=TARGET, help="The store to create or update.")
 @source_options
 @recipe_options
-@click.option("--maps", type=FOLDER, help="A folder of <stem>.npz files with maps to take over.")
-@click.option("--workers", type=click.IntRange(0), help="Worker processes; by default all cores.")
+@click.option("--maps", type=FOLDER, help="Folder of <stem>.npz files with maps to import.")
+@click.option(
+    "--workers", type=click.IntRange(0), help="Number of worker processes; all cores by default."
+)
 @click.option(
     "--on-error",
     type=click.Choice(["skip", "fail"]),
     default="skip",
     show_default=True,
-    help="What to do about pictures and polygons that cannot be used.",
+    help="Skip and report pictures and polygons that cannot be used, or stop at the first.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Make everything anew, whatever is there; unfinished work is not gone on with.",
+    help="Rebuild from scratch, ignoring the existing store and any interrupted build.",
 )
 @click.option(
     "--max-pixels",
     type=click.IntRange(1),
     default=DEFAULT_MAX_PIXELS,
     show_default=True,
-    help="Refuse larger pictures before decoding them.",
+    help="Largest picture to decode, in pixels.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done and how large it gets.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Write nothing; show what would be done, sizes in every codec, and what fits in memory.",
+)
 @click.option(
     "--report",
     type=TARGET,
-    help="Write everything that was found to a JSON file.",
+    help="Write the report to a JSON file.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def build_command(
     images: Path,
     out: Path,
@@ -86,13 +91,13 @@ def build_command(
     report: Path | None,
     as_json: bool,
 ) -> int:
-    """Build a store from a folder of pictures, or bring one up to date.
+    """Build a store from a folder of pictures, or update an existing one.
 
-    Annotations are looked for beside the pictures and beside the folder, and their dialect is
-    recognised. Only what changed is done: new, changed and removed pictures, another recipe.
-    Without --size, --columns, --codec and --recipe a store that is there keeps its own recipe.
-    Interrupted (Ctrl-C, killed, a full disk), the same command goes on where it stopped, and a
-    store that was there is as it was until everything is done.
+    Annotations are searched beside the pictures and beside the folder, and their dialect is
+    detected. Only new, changed and removed pictures are processed, unless the recipe changed.
+    Without --size, --columns, --codec and --recipe an existing store keeps its recipe. After an
+    interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is replaced
+    only when the build is complete.
 
     \b
     Examples:
@@ -102,7 +107,7 @@ def build_command(
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
       ocrstore build images/ --out val.ocrs --dry-run
 
-    Exit code 1 if anything was left out; the report says what and why.
+    Exit code 1 if anything was left out; the report lists it.
     """
     kept = None
     if not (force or recipe or size or columns or codecs):
@@ -124,21 +129,26 @@ def build_command(
             max_pixels=max_pixels,
         )
     if dry_run:
-        return _dry_run(plan, kept, max_pixels, as_json)
+        if as_json:
+            print_json(describe(plan, max_pixels=max_pixels))
+        else:
+            _print_plan(plan, kept)
+            print_expected(plan, max_pixels=max_pixels)
+        return 0
     if not as_json and not plan.mistaken:
         _print_plan(plan, kept)
     try:
         with _bar(quiet=as_json) as tell:
-            result = execute(plan, options.telling(tell))
+            result = execute(plan, options.with_progress(tell))
     except KeyboardInterrupt:
-        fail("interrupted; what is done is kept. The same command goes on where this one stopped.")
+        fail("interrupted. Finished samples are kept; run the same command to resume.")
         return 130
     if report is not None:
         result.write(report)
     if as_json:
         print_json(result.to_json())
     else:
-        if not plan.obstacle and result.discarded:  # the plan did not say so
+        if not plan.obstacle and result.discarded:  # found out after the plan was printed
             console().print(f"[yellow]![/] discarded {escape(result.discarded)}")
         _print_result(result, report)
     return 0 if result.ok else 1
@@ -149,15 +159,13 @@ def _print_plan(plan: BuildPlan, kept: View | None) -> None:
     out.print(escape(plan.source.description), style="dim")
     words = {
         "create": "building",
-        "update": "bringing up to date",
-        "rewrite": "writing anew, reusing what is still good,",
+        "update": "updating",
+        "rewrite": "rewriting, reusing valid columns,",
         "nothing": "nothing to do for",
     }
     out.print(f"{words[plan.action]} [bold]{escape(str(plan.target))}[/]")
     if kept is not None:
-        out.print(
-            f"  · by the store's own recipe (view {escape(kept.name)}), as no other was given"
-        )
+        out.print(f"  · with the recipe of the existing store (view {escape(kept.name)})")
     for reason in plan.reasons:
         out.print(f"  · {escape(reason)}")
     found = plan.unfinished
@@ -167,59 +175,12 @@ def _print_plan(plan: BuildPlan, kept: View | None) -> None:
         if plan.obstacle:
             out.print(f"  [yellow]![/] {work} discarded: {escape(plan.obstacle)}")
         else:
-            out.print(f"  · {work} there already")
-
-
-def _dry_run(plan: BuildPlan, kept: View | None, max_pixels: int, as_json: bool) -> int:
-    expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
-    folder = plan.target.absolute().parent
-    free = shutil.disk_usage(folder).free
-    if as_json:
-        print_json(
-            {
-                "store": str(plan.target),
-                "action": plan.action,
-                "reasons": list(plan.reasons),
-                "mistaken": plan.mistaken,
-                "samples": expected.samples,
-                "columns": expected.columns,
-                "nbytes": expected.total_nbytes,
-                "free_nbytes": free,
-                "unfinished": None
-                if plan.unfinished is None
-                else {**plan.unfinished.to_json(), "obstacle": plan.obstacle},
-            }
-        )
-        return 0
-    _print_plan(plan, kept)
-    if plan.mistaken:
-        out = "a build without --force would be refused"
-        console().print(f"  [yellow]![/] {escape(plan.mistaken)} {out}")
-    print_estimate(expected)
-    room = "enough" if free > expected.total_nbytes else "[red]not enough[/]"
-    console().print(
-        f"disk     {human_bytes(free)} free in {escape(str(folder))}: {room}\nnothing was written"
-    )
-    return 0
-
-
-def print_estimate(expected: Estimate) -> None:
-    """Print the expected size of a store, column by column."""
-    out = console()
-    table = Table("column", "codec", "bytes", "per sample", box=None)
-    for name, nbytes in expected.columns.items():
-        each = human_bytes(nbytes / max(1, expected.samples))
-        table.add_row(escape(name), expected.chosen[name], human_bytes(nbytes), each)
-    out.print(table)
-    out.print(
-        f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "
-        f"{counted(expected.samples, 'picture')} (measured on {expected.measured})"
-    )
+            out.print(f"  · {work} reused")
 
 
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Tell]:
-    """Show progress with rate, time left and counts of problems, on standard error."""
+    """Show a progress bar with rate, time left and number of problems on stderr."""
     shown_on = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
@@ -265,8 +226,8 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
             hint = "the report lists all" if report else "--report lists all"
             out.print(f"    ... and {count - _SHOWN} more ({hint})", style="dim")
     facts = Table.grid(padding=(0, 2))
-    made = f"{result.derived} made, {result.reused} reused"
-    made += f" ({result.resumed} of an interrupted build)" if result.resumed else ""
+    made = f"{result.derived} derived, {result.reused} reused"
+    made += f" ({result.resumed} resumed)" if result.resumed else ""
     made += f", {result.removed} removed" if result.removed else ""
     of = counted(result.pictures, "picture")
     facts.add_row("samples", f"[bold]{result.samples}[/] of {of}; {made}")
@@ -282,4 +243,4 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     if result.ok:
         out.print(f"[green]✓[/] {escape(result.store)}")
     else:
-        out.print(f"[red]✗[/] {escape(result.store)} is complete but for what is listed above")
+        out.print(f"[red]✗[/] {escape(result.store)} is complete except for the problems above")

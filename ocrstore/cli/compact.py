@@ -13,12 +13,12 @@ from ocrstore.format.resume import find_unfinished
 
 @click.command("compact")
 @click.argument("store", type=STORE)
-@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def compact_command(store: Path, as_json: bool) -> None:
-    """Rewrite a store without dead space, older generations and unfinished work.
+    """Rewrite a store without dead space, older generations and interrupted builds.
 
-    The new file is written beside the old one and renamed over it, so it needs room for both.
-    The fingerprint stays; processes that have the old file open keep it.
+    The new file is written beside the old one and then renamed, so there must be room for both.
+    The fingerprint does not change; processes that have the old file open keep reading it.
 
     \b
     Example:
@@ -37,5 +37,5 @@ def compact_command(store: Path, as_json: bool) -> None:
         if found is not None:
             nbytes = human_bytes(found.nbytes)
             work = counted(found.samples, "sample")
-            console().print(f"dropped {work} ({nbytes}) of unfinished work")
+            console().print(f"dropped {work} ({nbytes}) of an interrupted build")
         console().print(f"[green]✓[/] {store}: {human_bytes(before)} -> {human_bytes(after)}")

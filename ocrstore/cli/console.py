@@ -1,4 +1,4 @@
-"""What all commands share: consoles, progress bars, sizes in words, the store argument."""
+"""What all commands share: output, progress bars, argument types, missing packages."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from rich.progress import (
 )
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""The argument type of a store that must be there."""
+"""Argument type: a store that exists."""
 
 
 class NewFile(click.Path):
-    """A file to be written, in a folder that is there: said before the work, not after it."""
+    """Argument type: a file to be written; fails before the work if its folder does not exist."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path, or end the command with what is missing."""
+        """Return the path."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not path.absolute().parent.is_dir():
-            self.fail(f"{path.parent}: no such folder; make it first.", param, ctx)
+            self.fail(f"{path.parent}: no such folder; create it first.", param, ctx)
         return path
 
 
 TARGET = NewFile(dir_okay=False)
-"""The type of a file that a command writes."""
+"""Argument type: a file that a command writes."""
 
 COUNT = click.IntRange(1)
-"""The type of an option that counts something, at least one."""
+"""Option type: an int of at least 1."""
 
 
 def console() -> Console:
@@ -58,23 +58,23 @@ def fail(message: str) -> None:
 
 
 def print_json(record: Any) -> None:
-    """Print a record for programs."""
+    """Print a record as JSON."""
     click.echo(json.dumps(record, indent=2, ensure_ascii=False))
 
 
 def shown(text: object) -> str:
-    """Make foreign text fit to print: no markup, and nothing that a terminal would obey."""
+    """Escape markup and control characters of text from a file."""
     written = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
     return escape(written)
 
 
 def counted(number: int, what: str) -> str:
-    """Write a number with what it counts: 1 sample, 2 samples."""
+    """Format a count with its noun: 1 sample, 2 samples."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def human_bytes(nbytes: float) -> str:
-    """Write a size in words: 1.2 MB."""
+    """Format a size: 1.2 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(nbytes) < 1000:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -86,7 +86,7 @@ def human_bytes(nbytes: float) -> str:
 def progress_bar(
     what: str, *, in_bytes: bool = False, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error; yields a function of (done, total)."""
+    """Show a progress bar on stderr; yields a function of (done, total)."""
     counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
     shown_on = Console(stderr=True)
     bar = Progress(
@@ -102,7 +102,28 @@ def progress_bar(
         task = bar.add_task(what, total=None)
 
         def advance(done: int, total: int) -> None:
-            # whole pages are read, a little more than is asked for
+            # whole pages are read, a little more than the total
             bar.update(task, completed=min(done, total), total=total)
 
         yield advance
+
+
+class MissingPackageError(click.ClickException):
+    """A command's packages are not installed; exit code 2."""
+
+    exit_code = 2
+
+
+@contextmanager
+def explain_missing(command: str, extra: str = "all") -> Iterator[None]:
+    """Turn an ImportError into the pip command that helps; wrap only imports in it."""
+    try:
+        yield
+    except ImportError as exc:
+        if (exc.name or "").partition(".")[0] == "ocrstore":
+            raise  # a module of ocrstore itself: a bug
+        missing = isinstance(exc, ModuleNotFoundError) and exc.name
+        needs = f"needs {exc.name}, which is missing" if missing else f"cannot run here ({exc})"
+        raise MissingPackageError(
+            f"`ocrstore {command}` {needs}: pip install 'ocrstore[{extra}]'"
+        ) from exc

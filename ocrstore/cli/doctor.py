@@ -9,8 +9,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json
-from ocrstore.cli.extras import explain_missing
+from ocrstore.cli.console import STORE, console, counted, explain_missing, human_bytes, print_json
 
 _ENOUGH_SHM = 256 * 2**20
 

@@ -9,8 +9,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import COUNT, STORE, console, print_json, progress_bar
-from ocrstore.cli.extras import explain_missing
+from ocrstore.cli.console import COUNT, STORE, console, explain_missing, print_json, progress_bar
 from ocrstore.errors import WriteError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import COUNT, STORE, console, progress_bar
-from ocrstore.cli.extras import explain_missing
+from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progress_bar
 
 
 @click.command("predict")

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar, shown
-from ocrstore.cli.extras import explain_missing
+from ocrstore.cli.console import (
+    STORE,
+    console,
+    explain_missing,
+    human_bytes,
+    print_json,
+    progress_bar,
+    shown,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,8 +10,7 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import COUNT, STORE, console, fail
-from ocrstore.cli.extras import explain_missing
+from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail
 
 
 @click.command("train")

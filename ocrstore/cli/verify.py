@@ -5,13 +5,24 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json, progress_bar
-from ocrstore.cli.extras import explain_missing
-from ocrstore.verification import verify
+from ocrstore.cli.console import (
+    STORE,
+    console,
+    counted,
+    explain_missing,
+    human_bytes,
+    print_json,
+    progress_bar,
+)
+from ocrstore.verification import Verification, verify
+
+if TYPE_CHECKING:
+    from ocrstore.building.check_source import SourceCheck
 
 _SHOWN = 20
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -19,17 +30,19 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.command("verify")
 @click.argument("store", type=STORE)
-@click.option("--source", type=FOLDER, help="The pictures: derive every sample again and compare.")
-@click.option("--sample", type=click.IntRange(1), help="With --source: only so many samples.")
+@click.option(
+    "--source", type=FOLDER, help="Folder of pictures: derive every sample again and compare."
+)
+@click.option("--sample", type=click.IntRange(1), help="With --source: compare only N samples.")
 @click.option("--annotations", type=click.Path(exists=True, path_type=Path), help="As in build.")
 @click.option("--format", "format_", help="As in build.")
 @click.option("--maps", type=FOLDER, help="As in build.")
 @click.option(
     "--workers",
     type=click.IntRange(0),
-    help="With --source: worker processes; by default all cores.",
+    help="With --source: number of worker processes; all cores by default.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def verify_command(
     store: Path,
     source: Path | None,
@@ -40,12 +53,12 @@ def verify_command(
     workers: int | None,
     as_json: bool,
 ) -> int:
-    """Read the whole file and prove that every byte is as it was written.
+    """Read the whole file and check every byte against its checksums.
 
-    Names the sample and the column of any damaged row. Dead space is noted, not a problem.
+    Prints the sample and column of every damaged row. Dead space is reported as a note.
 
-    With --source every sample is derived from its picture again, by the live pipeline, and
-    compared bit by bit with what is stored.
+    With --source every sample is derived again from its picture and compared bit by bit with the
+    store.
 
     \b
     Examples:
@@ -56,53 +69,72 @@ def verify_command(
 
     Exit code 1 if anything is wrong.
     """
-    if source is not None:
-        with explain_missing("verify --source", "build"):  # decoders are needed for this only
-            from ocrstore.cli.verify_source import verify_source
-
-        return verify_source(
-            store,
-            source,
-            sample=sample,
-            annotations=annotations,
-            format=format_,
-            maps=maps,
-            workers=workers,
-            as_json=as_json,
-        )
-    if sample or annotations or format_ or maps or workers is not None:
+    options = {
+        "sample": sample,
+        "annotations": annotations,
+        "format": format_,
+        "maps": maps,
+        "workers": workers,
+    }
+    if source is None and any(value is not None for value in options.values()):
         raise click.UsageError(
-            "--sample, --annotations, --format, --maps and --workers go with --source."
+            "--sample, --annotations, --format, --maps and --workers require --source."
         )
     started = time.perf_counter()
-    with progress_bar("verifying", in_bytes=True, quiet=as_json) as advance:
-        result = verify(store, progress=advance)
+    result: Verification | SourceCheck
+    if source is None:
+        with progress_bar("verifying", in_bytes=True, quiet=as_json) as advance:
+            result = verify(store, progress=advance)
+    else:
+        result = _compare(store, source, options, quiet=as_json)
     seconds = time.perf_counter() - started
     if as_json:
         print_json({"ok": result.ok, **dataclasses.asdict(result)})
-        return 0 if result.ok else 1
+    else:
+        _print_findings(result)
+        _print_verdict(store, result, seconds)
+    return 0 if result.ok else 1
+
+
+def _compare(store: Path, source: Path, options: dict[str, Any], *, quiet: bool) -> SourceCheck:
+    with explain_missing("verify --source", "build"):  # plain `verify` needs no decoders
+        from ocrstore.building.check_source import check_source
+
+    with progress_bar("comparing", quiet=quiet) as advance:
+        return check_source(store, source, progress=advance, **options)
+
+
+def _print_findings(result: Verification | SourceCheck) -> None:
     out = console()
     for finding in result.findings[:_SHOWN]:
-        where = "".join(
-            f"{name} {value!r}: "
-            for name, value in (("sample", finding.sample), ("column", finding.column))
-            if value is not None
-        )
+        where = f"sample {finding.sample!r}: " if finding.sample is not None else ""
+        where += f"column {finding.column!r}: " if finding.column is not None else ""
         out.print(f"[red]✗[/] {escape(where + finding.message)}")
     if len(result.findings) > _SHOWN:
         out.print(f"[red]✗[/] … and {len(result.findings) - _SHOWN} more (--json lists all)")
-    for note in result.notes:
+    for note in result.notes[:_SHOWN]:
         out.print(f"[dim]· {escape(note)}[/]")
-    summary = (
-        f"{counted(result.rows, 'row')} of {counted(result.samples, 'sample')}, "
-        f"{human_bytes(result.checked_nbytes)} checked in {seconds:.1f} s"
-    )
+
+
+def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: float) -> None:
+    if isinstance(result, Verification):
+        summary = (
+            f"{counted(result.rows, 'row')} of {counted(result.samples, 'sample')}, "
+            f"{human_bytes(result.checked_nbytes)} checked in {seconds:.1f} s"
+        )
+        good, bad = "is sound", "is damaged"
+        remedy = "Restore it from a copy, or build it again."
+    else:
+        summary = (
+            f"{result.samples} of {counted(result.of, 'sample')} derived again, "
+            f"{human_bytes(result.compared_nbytes)} compared in {seconds:.1f} s"
+        )
+        good, bad = "matches its source", "differs from its source"
+        # if no sample is in the source, it is the wrong folder, and a build would be a mistake
+        remedy = "`ocrstore build` brings it up to date." if result.samples else ""
+    out = console()
     if result.ok:
-        out.print(f"[green]✓[/] {escape(str(store))} is sound: {summary}")
-        return 0
-    out.print(
-        f"[red]✗[/] {escape(str(store))} is damaged "
-        f"({counted(len(result.findings), 'finding')}; {summary}). "
-        "Restore it from a copy, or build it again."
-    )
-    return 1
+        out.print(f"[green]✓[/] {escape(str(store))} {good}: {summary}")
+        return
+    findings = counted(len(result.findings), "finding")
+    out.print(f"[red]✗[/] {escape(str(store))} {bad} ({findings}; {summary}). {remedy}".rstrip())

@@ -8,8 +8,14 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console, human_bytes, print_json, progress_bar
-from ocrstore.cli.extras import explain_missing
+from ocrstore.cli.console import (
+    STORE,
+    console,
+    explain_missing,
+    human_bytes,
+    print_json,
+    progress_bar,
+)
 
 
 @click.command("warm")

@@ -10,6 +10,7 @@ from ocrstore.errors import CorruptStoreError, DecodeError
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.sample_facts import sample_facts
 from ocrstore.inspection.views import recipe_in_words
+from ocrstore.problems import KINDS
 from ocrstore.report.charts import Markup, join, percent, tag
 from ocrstore.report.contact_sheet import make_thumbnail, outlines
 from ocrstore.report.distributions import Distribution
@@ -133,8 +134,6 @@ def problems_section(
     if not counts:
         text = "The build reported no problem." if recorded else "No build is recorded."
         return tag("p", text, class_="note good" if recorded else "note")
-    from ocrstore.building.kinds import KINDS
-
     parts = []
     for kind, count in sorted(counts.items(), key=lambda item: -item[1]):
         known = KINDS.get(kind)

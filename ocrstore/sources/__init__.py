@@ -16,16 +16,13 @@ from ocrstore.sources.dialect import (
     register,
     unregister,
 )
-from ocrstore.sources.kinds import KINDS, Kind
 from ocrstore.sources.source import Source, open_source
 
 __all__ = [
-    "KINDS",
     "AnnotationFile",
     "Dialect",
     "Entry",
     "Flaw",
-    "Kind",
     "Region",
     "Source",
     "UnusableAnnotationError",

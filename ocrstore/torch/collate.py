@@ -21,9 +21,7 @@ from ocrstore.torch.memory.row_layout import AnyArray
 from ocrstore.torch.row_refs import Field, RowRefs, field_of, join
 
 if TYPE_CHECKING:
-    from ocrstore.torch.exchange import SlotTicket
-
-_ALIGNMENT = 64
+    from ocrstore.shared_slots import Placed, Ticket
 
 
 class SampleList(Sequence[Sample]):
@@ -178,48 +176,39 @@ class ComputedBatch:
 
 
 def _send(batch: ComputedBatch) -> tuple[Any, ...]:
-    """Stack a batch into a reused slot of shared memory."""
-    from ocrstore.torch.exchange import take_slot  # not needed for batches of stored columns
+    """Stack a batch into a slot of shared memory that is used again."""
+    from ocrstore.shared_slots import needed_nbytes, place, take_slot  # for computed batches alone
 
     if not batch.samples:
-        raise RuntimeError("a batch of a worker can be sent only once")
-    first = batch.samples[0]
-    count = len(batch.samples)
-    layout: list[tuple[str, str, tuple[int, ...], int]] = []
-    end = 0
-    for name, value in first.items():
-        if isinstance(value, np.ndarray):
-            layout.append((name, value.dtype.str, (count, *value.shape), end))
-            end += -(-count * value.nbytes // _ALIGNMENT) * _ALIGNMENT
-    slot = take_slot(end)
+        raise RuntimeError("a batch of a worker can be sent once only")
+    first, samples = batch.samples[0], batch.samples
+    arrays = {name: value for name, value in first.items() if isinstance(value, np.ndarray)}
+    placed = place({n: (a.dtype, (len(samples), *a.shape)) for n, a in arrays.items()})
+    slot = take_slot(needed_nbytes(placed.values()))
     if slot is None:
         return batch.__reduce__()
     ticket, memory = slot
-    for name, dtype, shape, offset in layout:
-        target: AnyArray = np.ndarray(shape, dtype, memory, offset)
-        for position, sample in enumerate(batch.samples):
+    for name, at in placed.items():
+        target = at.array(memory)
+        for position, sample in enumerate(samples):
             np.copyto(target[position], sample[name])
     others: dict[str, Any] = {}
-    for name, value in first.items():
-        if isinstance(value, np.ndarray):
+    for name in first:
+        if name in arrays:
             continue
-        values = [sample[name] for sample in batch.samples]
+        values = [sample[name] for sample in samples]
         others[name] = [_pack_polygons(v) for v in values] if name == "polygons" else values
     batch.samples = []  # the queue may keep the batch alive, and the next one needs the memory
-    return _receive, (ticket, layout, others)
+    return _receive, (ticket, placed, others)
 
 
-def _receive(
-    ticket: SlotTicket, layout: list[tuple[str, str, tuple[int, ...], int]], others: dict[str, Any]
-) -> Batch:
-    from ocrstore.torch.exchange import receive
+def _receive(ticket: Ticket, placed: dict[str, Placed], others: dict[str, Any]) -> Batch:
+    from ocrstore.shared_slots import receive
 
     memory = receive(ticket)
     taken: dict[str, Any] = {}
-    for name, dtype, shape, offset in layout:
-        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        rows = memory[offset : offset + nbytes].view(dtype).reshape(shape)
-        taken[plural_of(name)] = _field(name).tensor(rows)
+    for name, at in placed.items():
+        taken[plural_of(name)] = _field(name).tensor(at.array(memory))
     for name, values in others.items():
         if name == "polygons":
             taken[name] = [_unpack_polygons(*packed) for packed in values]

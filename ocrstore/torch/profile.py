@@ -23,9 +23,16 @@ import torch
 import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ocrstore.determinism import CHOOSING, SEQUENCES, judge
 from ocrstore.errors import OCRStoreError, SchemaError
-from ocrstore.pipeline import compose, make_transform, read_pipeline, to_json
+from ocrstore.pipeline import (
+    CHOOSING,
+    SEQUENCES,
+    compose,
+    judge,
+    make_transform,
+    read_pipeline,
+    to_json,
+)
 from ocrstore.stopwatch import measuring
 from ocrstore.torch.dataset import OCRStoreDataset
 

@@ -1,4 +1,4 @@
-"""Builds in a child process that something happens to, and how they are gone on with."""
+"""Builds in a child process that something happens to, and how they are resumed."""
 
 import os
 import subprocess

@@ -7,9 +7,9 @@ import pytest
 import ocrstore
 from ocrstore.building.add_view import add_view
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.recipe import Recipe
+from ocrstore.verification import verify
 from tests.building.conftest import SIZE, draw, encode
 
 
@@ -39,7 +39,7 @@ def test_a_view_is_added_without_touching_the_rest(built, workers):
             assert np.array_equal(after[column][row], wanted[name][row])
     assert after.metadata["default_view"] == str(SIZE)
     assert ocrstore.verify(built.store).ok
-    assert check_source(built.store, built.images, workers=0).ok
+    assert verify(built.store, source=built.images, workers=0).ok
 
 
 def test_views_are_kept_up_to_date(built):
@@ -53,7 +53,7 @@ def test_views_are_kept_up_to_date(built):
     store = ocrstore.open(built.store)
     assert store["tensor"][4].shape == (48, 48, 3) and store["96/tensor"][4].shape == (96, 96, 3)
     assert sorted(store.metadata["views"]) == ["48", "96"]
-    assert check_source(built.store, built.images, workers=0).ok
+    assert verify(built.store, source=built.images, workers=0).ok
 
 
 def test_the_default_view_can_become_one_that_was_added(built):
@@ -63,7 +63,7 @@ def test_the_default_view_can_become_one_that_was_added(built):
     assert "view 96 is dropped: the default view has that name now" in report.reasons
     store = ocrstore.open(built.store)
     assert list(store.metadata["views"]) == ["96"] and "96/tensor" not in store.columns
-    assert check_source(built.store, built.images, workers=0).ok
+    assert verify(built.store, source=built.images, workers=0).ok
 
 
 def test_a_view_that_is_there_already(built):
@@ -82,7 +82,7 @@ def test_a_pipeline_as_a_view(built):
     add_view(built.store, pipeline=A.Resize(32, 48), view="wide", workers=0)
     store = ocrstore.open(built.store)
     assert store["wide/tensor"][0].shape == (32, 48, 3)
-    assert check_source(built.store, built.images, workers=0).ok
+    assert verify(built.store, source=built.images, workers=0).ok
 
 
 def test_a_store_without_pictures_needs_its_source(built):
@@ -91,16 +91,16 @@ def test_a_store_without_pictures_needs_its_source(built):
     with pytest.raises(SourceError, match="--source"):
         add_view(built.store, size=96, workers=0)
     add_view(built.store, size=96, images=built.images, workers=0)
-    assert check_source(built.store, built.images, workers=0).ok
+    assert verify(built.store, source=built.images, workers=0).ok
     built.add("img_001.jpg", seed=77)
-    with pytest.raises(SourceError, match=r"img_001\.jpg: its file is not the one"):
+    with pytest.raises(SourceError, match=r"img_001\.jpg: the file changed since"):
         add_view(built.store, size=32, images=built.images, workers=0)
     assert ocrstore.verify(built.store).ok
 
 
 def test_what_cannot_be_added(built, tmp_path):
     """A recipe of `image` alone, a picture the pipeline fails on, a store of something else."""
-    with pytest.raises(SchemaError, match="column of its own"):
+    with pytest.raises(SchemaError, match="column besides `image`"):
         add_view(built.store, recipe=Recipe.make(columns=["image"]), workers=0)
     built.add("small.jpg", encode(draw(20, 20)))
     build(built.images, built.store, size=SIZE, workers=0)

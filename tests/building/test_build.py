@@ -10,14 +10,14 @@ import pytest
 
 import ocrstore
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
-from ocrstore.building.planning import IN_PLACE
+from ocrstore.building.plan import IN_PLACE
 from ocrstore.decode import decode
 from ocrstore.errors import NotAStoreError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
 from ocrstore.geometry import invert, longest_side, transform_points
 from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
+from ocrstore.verification import verify
 from tests.building.conftest import QUADS, SIZE, draw, encode, kinds, with_exif
 
 
@@ -113,12 +113,12 @@ def test_new_changed_and_removed_pictures(dataset):
     text = "\n".join(report.reasons)
     assert "1 new picture (img_0005b.jpg)" in text
     assert "1 removed picture (img_004.jpg)" in text
-    assert "changed picture (img_003.jpg): another annotation" in text
-    assert "(img_002.jpg): another size" in text or "(img_002.jpg): other bytes" in text
+    assert "changed picture (img_003.jpg): annotation changed" in text
+    assert "(img_002.jpg): file size changed" in text or "(img_002.jpg): content changed" in text
     store = ocrstore.open(dataset.store)
     assert store.keys == tuple(sorted(store.keys)) and len(store) == 8
     assert store.generation == 2
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
     os.utime(
         dataset.images / "img_006.jpg", ns=(1, store.attributes("img_006.jpg")["source_mtime_ns"])
     )
@@ -141,14 +141,14 @@ def test_a_changed_picture_that_cannot_be_used_leaves_the_store(dataset):
 def test_many_new_pictures_are_written_into_a_new_file(dataset, monkeypatch):
     """Beyond a limit a rewrite takes over unchanged samples as they are."""
     assert IN_PLACE == 256
-    monkeypatch.setattr("ocrstore.building.planning.IN_PLACE", 2)
+    monkeypatch.setattr("ocrstore.building.plan.IN_PLACE", 2)
     dataset.fill(4)
     make(dataset)
     dataset.fill(3, start=4)
     report = make(dataset)
     assert report.action == "rewrite" and (report.derived, report.reused) == (3, 4)
     assert ocrstore.open(dataset.store).generation == 1
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
 
 
 def test_a_changed_recipe(dataset):
@@ -163,7 +163,7 @@ def test_a_changed_recipe(dataset):
     ]
     store = ocrstore.open(dataset.store)
     assert store["tensor"][0].shape == (96, 96, 3)
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
     fresh = build(dataset.images, dataset.root / "fresh.ocrs", size=96, workers=0)
     assert fresh.fingerprint == report.fingerprint
 
@@ -177,12 +177,12 @@ def test_fewer_and_more_columns(dataset):
     assert set(fewer.columns) == {"image", "tensor"}
     more = make(dataset, columns=["image", "tensor", "prob_map"])
     assert more.action == "rewrite" and more.derived == 3
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
     without = make(dataset, columns=["tensor"])
     assert without.reused == 3 and list(without.columns) == ["tensor"]
     back = make(dataset, columns=["image", "tensor"])  # the pictures must be decoded again
     assert back.derived == 3
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
 
 
 def test_mean_and_std_change_the_manifest_only(dataset):
@@ -199,11 +199,11 @@ def test_mean_and_std_change_the_manifest_only(dataset):
 
 
 def test_another_decoder_family_decodes_again(dataset, monkeypatch):
-    """A store made by other decoders is made anew, and the reason names both."""
+    """A store made by other decoders is rewritten, and the reason names both."""
     dataset.fill(2)
     make(dataset)
     families = {"jpeg": "other-jpeg", "png": "opencv"}
-    monkeypatch.setattr("ocrstore.building.planning.decoder_families", lambda: families)
+    monkeypatch.setattr("ocrstore.building.plan.decoder_families", lambda: families)
     report = make(dataset)
     assert report.action == "rewrite" and report.derived == 2
     assert report.reasons == ["jpeg pictures are decoded by other-jpeg now, not by libjpeg-turbo"]
@@ -211,7 +211,7 @@ def test_another_decoder_family_decodes_again(dataset, monkeypatch):
 
 
 def test_force_starts_over(dataset):
-    """--force makes everything anew; a file that is no store is never overwritten."""
+    """--force rebuilds from scratch; a file that is no store is never overwritten."""
     dataset.fill(2)
     make(dataset)
     report = make(dataset, force=True)
@@ -270,7 +270,7 @@ def test_codecs(dataset, codec):
     for a, b in zip(before, store["image"][0:2], strict=True):
         assert np.array_equal(a, b)
     assert make(dataset, codecs={"image": codec, "prob_map": codec}).action == "nothing"
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -287,7 +287,7 @@ def test_jpeg_bytes_as_the_image_column(dataset, workers):
     (dataset.images / "x.png").unlink()
     again = make(dataset, codecs={"image": "jpeg"}, size=48)  # from the stored bytes
     assert again.action == "rewrite" and again.derived == 2
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
 
 
 def test_an_albumentations_pipeline(dataset):
@@ -301,7 +301,7 @@ def test_an_albumentations_pipeline(dataset):
     assert np.array_equal(store["tensor"][0], wanted)
     corner = transform_points(store["inverse_matrix"][0], [[79, 0]])
     assert np.allclose(corner, [[0, 0]], atol=1e-3)
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
     with pytest.raises(SchemaError, match=r"^HorizontalFlip is random"):
         make(dataset, pipeline=A.Compose([A.HorizontalFlip()]))
 
@@ -331,12 +331,12 @@ def test_recipe_files(dataset, tmp_path):
     path.write_text("size: 32\ncolumns: [tensor, prob_map]\n")
     report = make(dataset, recipe=path)
     assert set(report.columns) == {"tensor", "prob_map"}
-    with pytest.raises(SchemaError, match="a recipe says everything"):
+    with pytest.raises(SchemaError, match="are part of a recipe"):
         build(dataset.images, dataset.store, recipe=path, size=64)
 
 
 def test_on_error_fail(dataset):
-    """The first loss ends the build with its reason, and what is done is kept."""
+    """The first loss ends the build with its reason, and finished samples are kept."""
     dataset.fill(2)
     dataset.add("zz.jpg", b"not a picture")
     with pytest.raises(SourceError, match=r"zz\.jpg: .*bad-picture.*--on-error skip"):
@@ -405,7 +405,7 @@ def test_unannotated_pictures(dataset):
     assert not np.asarray(store["prob_map"][store.row("lonely.jpg")]).any()
 
 
-def test_a_store_without_records_is_made_anew(dataset):
+def test_a_store_without_records_is_rewritten(dataset):
     """A store whose attributes do not say which files it came from cannot be trusted in parts."""
     dataset.fill(2)
     make(dataset)
@@ -416,8 +416,8 @@ def test_a_store_without_records_is_made_anew(dataset):
             writer.append(key, {name: store[name][row] for name in store.columns})
     report = build(dataset.images, bare, size=SIZE, workers=0)
     assert report.action == "rewrite" and report.derived == 2
-    assert "not recorded which files" in "\n".join(report.reasons)
-    assert check_source(bare, dataset.images, workers=0).ok
+    assert "does not record the files" in "\n".join(report.reasons)
+    assert verify(bare, source=dataset.images, workers=0).ok
 
 
 def test_a_polygon_of_too_many_points_is_kept_but_not_drawn(tmp_path):

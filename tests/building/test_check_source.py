@@ -5,8 +5,8 @@ import pytest
 
 import ocrstore
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
 from ocrstore.errors import SchemaError
+from ocrstore.verification import verify
 from tests.building.conftest import SIZE, draw, encode
 
 
@@ -32,7 +32,7 @@ def built(dataset):
 def test_a_true_store(built):
     """Every sample is compared, every byte of it, by workers or without."""
     for workers in (0, 2):
-        result = check_source(built.store, built.images, workers=workers)
+        result = verify(built.store, source=built.images, workers=workers)
         assert result.ok and result.samples == result.of == 6
     per_view = SIZE * SIZE * (3 + 2 * 2 + 2) + 72
     assert result.compared_nbytes == 6 * (90 * 120 * 3 + per_view)
@@ -47,7 +47,7 @@ def test_one_changed_value_is_found(built, column):
 
     rewrite(built, column, change)
     assert ocrstore.verify(built.store).ok
-    (finding,) = check_source(built.store, built.images, workers=0).findings
+    (finding,) = verify(built.store, source=built.images, workers=0).findings
     assert finding.sample == "img_001.jpg" and finding.column == column
     assert finding.message.startswith("1 of ")
 
@@ -60,7 +60,7 @@ def test_changed_sources_are_found(built):
     built.add("img_9.jpg", seed=60)
     built.add("img_8.jpg", b"never a picture")
     (built.images / "img_003.jpg").write_bytes(b"")
-    result = check_source(built.store, built.images, workers=0)
+    result = verify(built.store, source=built.images, workers=0)
     found = {(f.sample, f.column or f.message.split(" is ")[0]) for f in result.findings}
     assert ("img_000.jpg", "image") in found and ("img_000.jpg", "tensor") in found
     assert ("img_001.jpg", "attribute polygons") in found and ("img_001.jpg", "prob_map") in found
@@ -73,17 +73,17 @@ def test_changed_sources_are_found(built):
 
 def test_a_quick_look(built):
     """`sample` compares so many, always the same ones."""
-    result = check_source(built.store, built.images, sample=2, workers=0)
+    result = verify(built.store, source=built.images, sample=2, workers=0)
     assert result.ok and result.samples == 2 and result.of == 6
-    assert check_source(built.store, built.images, sample=99, workers=0).samples == 6
+    assert verify(built.store, source=built.images, sample=99, workers=0).samples == 6
     with pytest.raises(SchemaError, match="1 or more"):
-        check_source(built.store, built.images, sample=0)
+        verify(built.store, source=built.images, sample=0)
 
 
 def test_another_shape_is_found(built):
     """A picture of another size is said to be one."""
     (built.images / "img_001.jpg").write_bytes(encode(draw(91, 120, seed=1)))
-    result = check_source(built.store, built.images, workers=0)
+    result = verify(built.store, source=built.images, workers=0)
     assert any("(91, 120, 3)" in f.message for f in result.findings if f.column == "image")
 
 
@@ -93,4 +93,11 @@ def test_a_store_of_something_else(built, tmp_path):
     with ocrstore.create(other, {"x": ocrstore.Column("uint8", ())}) as writer:
         writer.append("a", {"x": 1})
     with pytest.raises(SchemaError, match="not built from pictures"):
-        check_source(other, built.images)
+        verify(other, source=built.images)
+
+
+def test_options_of_a_source_need_one(built):
+    """Options that have no meaning without a source are refused, not ignored."""
+    with pytest.raises(SchemaError, match="sample, workers: only with `source`"):
+        verify(built.store, sample=2, workers=0)
+    assert verify(built.store).ok

@@ -5,11 +5,10 @@ import pytest
 
 from ocrstore.annotation import Polygon, Problem, SourceSample
 from ocrstore.building import derive as deriving
-from ocrstore.building.derive import annotation_hash, stored_sample
-from ocrstore.building.files import SkippedPictureError
-from ocrstore.building.views import View, check_views, stored_views
+from ocrstore.building.derive import SkippedPictureError, annotation_hash, stored_sample
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.recipe import Recipe
+from ocrstore.views import View, check_views, stored_views
 from tests.building.conftest import SIZE
 
 
@@ -78,15 +77,15 @@ def test_views_that_cannot_be():
     """Names, the image column, duplicates, order and unreadable descriptions are refused."""
     recipe = Recipe.make(size=SIZE)
     bare = Recipe.make(size=SIZE, columns=["tensor"])
-    with pytest.raises(SchemaError, match="no part of a further view"):
+    with pytest.raises(SchemaError, match="only the default view"):
         View("v", recipe, default=False)
     default, further = View("v", recipe, default=True), View("w", bare, default=False)
     assert check_views((default, further)) == (default, further)
-    with pytest.raises(SchemaError, match="different names"):
+    with pytest.raises(SchemaError, match="two views of one name"):
         check_views((default, View("v", bare, default=False)))
-    with pytest.raises(SchemaError, match="the default one"):
+    with pytest.raises(SchemaError, match="the default view"):
         check_views((further, default))
-    with pytest.raises(SchemaError, match="not understood"):
+    with pytest.raises(SchemaError, match="invalid description of views"):
         stored_views({"views": {"a": {}}, "default_view": "a"}, where="x.ocrs")
     assert stored_views({}, where="x.ocrs") == ()
 

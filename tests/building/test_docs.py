@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from ocrstore.building.kinds import BUILD_KINDS
+from ocrstore.problems import BUILD_KINDS
 from ocrstore.recipe import Recipe
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,8 +9,8 @@ import pytest
 
 import ocrstore
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
 from ocrstore.geometry import transform_points
+from ocrstore.verification import verify
 
 PICTURES = os.environ.get("OCRSTORE_PICTURES")
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", ["icdar2015", "sroie"])
 def test_real_pictures(name, tmp_path):
-    """A dozen of each set: every polygon arrives, and the store is what its source makes."""
+    """A dozen of each set: every polygon arrives, and the store matches its source."""
     source = Path(PICTURES) / name
     for folder in ("images", "gt"):
         (tmp_path / folder).mkdir()
@@ -34,7 +34,7 @@ def test_real_pictures(name, tmp_path):
     assert report.ok and report.samples == 12 and report.polygons > 12
     other = build(tmp_path / "images", tmp_path / "b.ocrs", workers=2)
     assert other.fingerprint == report.fingerprint
-    assert check_source(tmp_path / "a.ocrs", tmp_path / "images", workers=0).ok
+    assert verify(tmp_path / "a.ocrs", source=tmp_path / "images", workers=0).ok
     store = ocrstore.open(tmp_path / "a.ocrs")
     for row in range(len(store)):
         facts = store.attributes(row)

@@ -1,4 +1,4 @@
-"""Builds that are killed, interrupted or run out of disk: nothing is lost, the next one goes on."""
+"""Builds that are killed, interrupted or run out of disk: nothing is lost, the next one resumes."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ import pytest
 
 import ocrstore
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
 from ocrstore.errors import WorkerDiedError
+from ocrstore.verification import verify
 from tests.building.conftest import REPOSITORY, SIZE, draw, encode, kinds
 from tests.building.interrupting import GROUP, SMALL, fresh, go_on, run_child
 
@@ -48,7 +48,7 @@ def test_sigkill(many, at, resumed, workers):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
 def test_ctrl_c(many):
-    """Ctrl-C reaches the workers, too; they leave it to the build, which keeps what is done."""
+    """Ctrl-C reaches the workers, too; they leave it to the build, which keeps finished samples."""
     body = "if now.done == 70: os.killpg(0, signal.SIGINT)"
     done = run_child(many, body, workers=2)
     assert done.returncode not in (0, -signal.SIGKILL) and "KeyboardInterrupt" in done.stderr
@@ -85,7 +85,7 @@ def test_ctrl_c_on_the_command_line(many):
         start_new_session=True,
         timeout=300,
     )
-    assert done.returncode == 130 and "goes on where this one stopped" in done.stderr
+    assert done.returncode == 130 and "run the same command to resume" in done.stderr
     assert go_on(many).resumed == GROUP
 
 
@@ -103,7 +103,7 @@ def test_what_changes_between_the_runs(many):
     assert report.resumed == GROUP - 4
     assert report.skipped == ["0006.png"] and kinds(report) == {"bad-picture"}
     assert report.fingerprint == fresh(many)
-    assert check_source(many.store, many.images, workers=0).ok
+    assert verify(many.store, source=many.images, workers=0).ok
 
 
 def test_another_recipe_does_not_resume(many):
@@ -139,7 +139,7 @@ def test_a_killed_update_leaves_the_store(many):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
 def test_a_full_disk(many):
-    """The disk refuses: one clear error, and the next build goes on where it stopped."""
+    """The disk refuses: one clear error, and the next build resumes."""
     body = """
         import resource
         if now.done == 70:
@@ -156,13 +156,13 @@ def test_a_full_disk(many):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_a_killed_worker(many, children):
-    """A worker that is killed from outside ends the build with an error that says how to go on."""
+    """A worker that is killed ends the build with an error that says how to resume."""
 
     def kill(now):
         if now.done == 80:
             children()[0].kill()
 
-    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on.*--workers"):
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to resume.*--workers"):
         go_on(many, workers=2, progress=kill)
     assert not many.store.exists() and not children()
     report = go_on(many)
@@ -205,7 +205,7 @@ def test_a_picture_that_changes(many):
     assert report.ok and report.samples == COUNT
     again = go_on(many)
     assert again.derived == 1 and "0002.png" in again.reasons[0]
-    assert check_source(many.store, many.images, workers=0).ok
+    assert verify(many.store, source=many.images, workers=0).ok
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

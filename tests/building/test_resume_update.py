@@ -1,4 +1,4 @@
-"""Updates in place and added views that are interrupted: the store stays, the next run goes on."""
+"""Updates in place and added views that are interrupted: the store stays, the next run resumes."""
 
 import json
 import shutil
@@ -12,7 +12,6 @@ from click.testing import CliRunner
 import ocrstore
 from ocrstore.building.add_view import add_view
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
 from ocrstore.building.derive import Deriver
 from ocrstore.cli import cli as ocrstore_command
 from ocrstore.errors import SourceError, WorkerDiedError
@@ -20,6 +19,7 @@ from ocrstore.format.layout import extent_key
 from ocrstore.format.lmdb_reader import PageReader
 from ocrstore.format.publish import partial_path
 from ocrstore.format.resume import find_unfinished
+from ocrstore.verification import verify
 from tests.building.conftest import SIZE, Dataset, draw, encode, kinds
 from tests.building.interrupting import ADD_VIEW, GROUP, SMALL, fresh, go_on, run_child
 
@@ -177,7 +177,7 @@ def test_killed_again_and_again(changed, prepared, derived):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
 def test_ctrl_c(changed, prepared):
-    """Ctrl-C reaches the workers, too; the update keeps what is done."""
+    """Ctrl-C reaches the workers, too; the update keeps finished samples."""
     body = "if now.done == 70: os.killpg(0, signal.SIGINT)"
     done = run_child(changed, body, workers=2)
     assert done.returncode not in (0, -signal.SIGKILL) and "KeyboardInterrupt" in done.stderr
@@ -188,7 +188,7 @@ def test_ctrl_c(changed, prepared):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
 def test_a_full_disk(changed, prepared):
-    """The disk refuses: one clear error, and the next build goes on where it stopped."""
+    """The disk refuses: one clear error, and the next build resumes."""
     body = """
         import resource
         if now.done == 70:
@@ -205,13 +205,13 @@ def test_a_full_disk(changed, prepared):
 
 @NEEDS_KILL
 def test_a_killed_worker(changed, prepared, children):
-    """A worker that is killed from outside ends the update with an error that says how to go on."""
+    """A worker that is killed ends the update with an error that says how to resume."""
 
     def kill(now):
         if now.done == 80:
             children()[0].kill()
 
-    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on"):
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to resume"):
         go_on(changed, workers=2, progress=kill)
     assert_as_before(changed, prepared)
     report = go_on(changed)
@@ -241,7 +241,7 @@ def test_a_picture_that_vanishes_or_changes(changed):
     assert report.skipped == ["n0131.png"] and kinds(report) == {"vanished"}
     again = go_on(changed)
     assert again.derived == 1 and "a0002.png" in " ".join(again.reasons)
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 def test_what_changes_between_the_runs(changed, derived):
@@ -262,7 +262,7 @@ def test_what_changes_between_the_runs(changed, derived):
     assert {"a0002.png", "a0004.png", "a0008.png", "a0009.png"} <= set(derived)
     assert len(derived) == WORK - GROUP + 4
     assert report.fingerprint == fresh(changed)
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 def test_a_picture_that_is_again_as_it_was(changed, prepared):
@@ -278,7 +278,7 @@ def test_a_picture_that_is_again_as_it_was(changed, prepared):
     report = go_on(changed)
     assert report.action == "update" and report.resumed == GROUP - 2
     assert report.fingerprint == fresh(changed)
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 def test_problems_are_reported_once(changed):
@@ -297,9 +297,9 @@ def test_problems_are_reported_once(changed):
 
 
 def test_on_error_fail_is_resumable(changed):
-    """What is done before the first loss is kept, and gone on with when it is put right."""
+    """Samples finished before the first loss are kept, and reused when it is fixed."""
     changed.add("n0131.png", b"broken", quads=SMALL)
-    with pytest.raises(SourceError, match=r"n0131.*What is done is kept"):
+    with pytest.raises(SourceError, match=r"n0131.*Finished samples are kept"):
         go_on(changed, on_error="fail")
     changed.add("n0131.png", picture(1), quads=SMALL)
     report = go_on(changed, on_error="fail")
@@ -315,7 +315,7 @@ def test_another_recipe(changed):
     report = go_on(changed, size=SIZE // 2)
     assert report.action == "rewrite" and report.resumed == 0
     assert report.discarded == (
-        f"{GROUP} samples of unfinished work: it was made by another recipe, or for other views"
+        f"{GROUP} samples of an interrupted run: it used another recipe or other views"
     )
     assert names(changed) == {"images", "gt", "out.ocrs"} and ocrstore.verify(changed.store).ok
 
@@ -327,16 +327,16 @@ def test_other_pictures(changed, tmp_path):
     shutil.copytree(changed.root / "gt", tmp_path / "moved" / "gt")
     report = build(tmp_path / "moved" / "images", changed.store, size=SIZE, workers=0)
     assert report.action == "update" and report.resumed == 0
-    assert f"it was of the pictures in {changed.images}" in report.discarded
+    assert f"it used the pictures in {changed.images}" in report.discarded
     assert report.fingerprint == fresh(changed) and ocrstore.verify(changed.store).ok
 
 
 def test_force_starts_over(changed, derived):
-    """--force uses nothing of what is there, be it unfinished work in place or of a new file."""
+    """--force uses nothing of what is there, be it an interrupted update or a new file."""
     interrupt(changed)
     report = go_on(changed, force=True)
     assert (report.action, report.resumed, report.reused) == ("create", 0, 0)
-    assert "everything is made anew, as asked" in report.discarded
+    assert "--force rebuilds from scratch" in report.discarded
     assert report.fingerprint == fresh(changed)
     assert names(changed) == {"images", "gt", "out.ocrs"}
     changed.store.unlink()
@@ -348,14 +348,14 @@ def test_force_starts_over(changed, derived):
 
 
 def test_a_source_that_is_as_it_was(changed, prepared):
-    """Nothing is left to be done: the unfinished work is discarded, and the store as it was."""
+    """Nothing is left to be done: the interrupted run is discarded, and the store as it was."""
     interrupt(changed)
     shutil.rmtree(changed.images)
     shutil.rmtree(changed.gt)
     shutil.copytree(prepared.images, changed.images)
     shutil.copytree(prepared.gt, changed.gt)
     report = go_on(changed)
-    assert report.action == "nothing" and "as the source is, without it" in report.discarded
+    assert report.action == "nothing" and "up to date without it" in report.discarded
     assert names(changed) == {"images", "gt", "out.ocrs"}
     assert_as_before(changed, prepared)
     assert not any("extents" in note for note in ocrstore.verify(changed.store).notes)
@@ -377,7 +377,7 @@ def test_more_than_in_place(changed):
     for i in range(130):
         changed.add(f"x{i:04}.png", picture(i + 800), quads=SMALL)
     report = go_on(changed)
-    assert report.action == "rewrite" and "a new file is written" in report.discarded
+    assert report.action == "rewrite" and "too much has changed" in report.discarded
     assert report.fingerprint == fresh(changed)
     assert names(changed) == {"images", "gt", "out.ocrs"}
 
@@ -395,9 +395,7 @@ def test_damage(changed):
         file.write(bytes([last[0] ^ 1]))
     report = go_on(changed)
     assert report.resumed == 0 and report.fingerprint == fresh(changed)
-    assert report.discarded == (
-        f"{GROUP} samples of unfinished work: they are not as they were written"
-    )
+    assert report.discarded == (f"{GROUP} samples of an interrupted run: they are damaged")
 
 
 # -- views
@@ -440,7 +438,7 @@ def test_a_view_killed_behind_its_publication(changed):
 
 
 def test_views_and_updates_discard_each_other(changed):
-    """One unfinished work beside a store: another one takes its place, and says so."""
+    """One interrupted run beside a store: another one takes its place, and says so."""
 
     def stop(now, _=None):
         if getattr(now, "done", now) == 100:
@@ -450,15 +448,15 @@ def test_views_and_updates_discard_each_other(changed):
     for i in range(OLD):  # a view is made of the pictures in the store
         assert f"m{i:04}.png" in ocrstore.open(changed.store).keys
     added = add_view(changed.store, size=96, workers=0)
-    assert added.resumed == 0 and f"{GROUP} samples of unfinished work" in added.discarded
-    assert "it was of other work (build)" in added.discarded
+    assert added.resumed == 0 and f"{GROUP} samples of an interrupted run" in added.discarded
+    assert "it was another operation (build)" in added.discarded
     go_on(changed)
     with pytest.raises(KeyboardInterrupt):
         add_view(changed.store, size=48, workers=0, progress=stop)
     added = add_view(changed.store, size=40, workers=0)
     assert "another recipe" in added.discarded
     assert ocrstore.verify(changed.store).ok
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 def test_a_view_from_the_source_goes_on(changed, derived):
@@ -478,7 +476,7 @@ def test_a_view_from_the_source_goes_on(changed, derived):
     derived.clear()
     added = add_view(changed.store, **options)
     assert added.resumed == GROUP and len(derived) == added.samples - GROUP
-    assert check_source(changed.store, changed.images, workers=0).ok
+    assert verify(changed.store, source=changed.images, workers=0).ok
 
 
 # -- the command line
@@ -496,7 +494,7 @@ def test_the_commands_tell(changed):
     arguments = ("build", changed.images, "--out", changed.store, "--size", SIZE)
     interrupt(changed)
     dry = command(*arguments, "--dry-run")
-    assert f"{GROUP} samples (" in dry and "are there already" in dry
+    assert f"{GROUP} samples (" in dry and "are reused" in dry
     plan = json.loads(command(*arguments, "--dry-run", "--json"))
     assert plan["unfinished"]["samples"] == GROUP and plan["unfinished"]["obstacle"] == ""
     other = json.loads(command(*arguments[:-1], 32, "--dry-run", "--json"))
@@ -510,7 +508,7 @@ def test_the_commands_tell(changed):
     assert names(changed) == {"images", "gt", "out.ocrs"}
     interrupt(changed)
     shown = command(*arguments, "--workers", 0)
-    assert "are there already" in shown and f"({GROUP} of an interrupted build)" in shown
+    assert "are reused" in shown and f"({GROUP} resumed)" in shown
     assert json.loads(command("inspect", changed.store, "--json"))["unfinished"] is None
     assert json.loads(command("compact", changed.store, "--json"))["dropped_samples"] == 0
 
@@ -519,11 +517,11 @@ def test_the_commands_say_what_is_discarded(changed):
     """A build with another recipe tells before it begins, and add-view when it is done."""
     interrupt(changed)
     added = command("add-view", changed.store, "--size", 96, "--workers", 0)
-    assert f"discarded {GROUP} samples of unfinished work: it was of other work" in added
+    assert f"discarded {GROUP} samples of an interrupted run: it was another operation" in added
     interrupt(changed)
     arguments = ("build", changed.images, "--out", changed.store, "--workers", 0)
     shown = command(*arguments, "--size", 32)
-    assert "are discarded: it was made by another recipe" in shown
+    assert "are discarded: it used another recipe" in shown
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
@@ -545,5 +543,5 @@ def test_ctrl_c_while_a_view_is_added(changed):
         sys.argv = ["ocrstore", "add-view", {store!r}, "--size", "96", "--workers", "0"]
     """
     done = run_child(changed, "pass", before=before.format(store=str(changed.store)), call="main()")
-    assert done.returncode == 130 and "goes on where this one stopped" in done.stderr
+    assert done.returncode == 130 and "run the same command to resume" in done.stderr
     assert add_view(changed.store, size=96, workers=0).resumed == GROUP

@@ -10,7 +10,7 @@ import pytest
 
 import ocrstore
 from ocrstore.building.build import build
-from ocrstore.building.kinds import KINDS
+from ocrstore.problems import KINDS
 from tests.building.conftest import SIZE, draw, encode, kinds
 
 GOOD = ["good.jpg"]

@@ -1,4 +1,4 @@
-"""The commands that make stores: build, add-view, plan and verify --source."""
+"""The commands that make stores: build, add-view and verify --source."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_build_prints_what_and_why(images, run, tmp_path):
     """The first build, one with nothing to do, one with changes: plan, counts, sizes, time."""
     store = tmp_path / "val.ocrs"
     code, out, _ = run("build", images, "--out", store, "--size", "64")
-    assert code == 0 and "is not there yet" in out and "3 new pictures" in out
-    assert "3 of 3 pictures; 3 made, 0 reused" in out and "6, 3 of them ignored" in out
+    assert code == 0 and "does not exist yet" in out and "3 new pictures" in out
+    assert "3 of 3 pictures; 3 derived, 0 reused" in out and "6, 3 of them ignored" in out
     assert "tensor 36.9 kB" in out and "samples/s" in out
     code, out, _ = run("build", images, "--out", store, "--size", "64")
     assert code == 0 and "nothing has changed" in out
@@ -132,16 +132,20 @@ def test_a_store_keeps_its_recipe_where_none_is_given(images, run, tmp_path):
     run("build", images, "--out", store, *recipe, "--view", "mine")
     before = store.read_bytes()
     code, out, _ = run("build", images, "--out", store)
-    assert code == 0 and "by the store's own recipe (view mine)" in out and "nothing to do" in out
+    assert (
+        code == 0
+        and "with the recipe of the existing store (view mine)" in out
+        and "nothing to do" in out
+    )
     assert store.read_bytes() == before
     cv2.imwrite(str(images / "new.jpg"), np.zeros((20, 30, 3), np.uint8))
     code, out, _ = run("build", images, "--out", store)
-    assert code == 0 and "1 made, 3 reused" in out
+    assert code == 0 and "1 derived, 3 reused" in out
     with ocrstore.open(store) as opened:
         assert list(opened.columns) == ["tensor", "inverse_matrix"]
         assert opened["tensor"][3].shape == (64, 64, 3)
     code, out, _ = run("build", images, "--out", store, "--size", 32)
-    assert code == 0 and "own recipe" not in out and "size: [64, 64] -> [32, 32]" in out
+    assert code == 0 and "existing store" not in out and "size: [64, 64] -> [32, 32]" in out
 
 
 def test_a_store_with_map_files_needs_them_again(images, run, tmp_path):
@@ -152,29 +156,32 @@ def test_a_store_with_map_files_needs_them_again(images, run, tmp_path):
     code, _, err = run("build", images, "--out", store)
     assert code == 2 and "--maps" in err
     code, out, _ = run("build", images, "--out", store, "--maps", maps)
-    assert "by the store's own recipe (view 64)" in out and "nothing to do" in out
+    assert "with the recipe of the existing store (view 64)" in out and "nothing to do" in out
 
 
-def test_plan(images, run):
-    """Figures for people and for programs."""
-    code, out, _ = run("plan", images, "--size", 64)
-    assert code == 0 and "it fits the page cache" in out and "memory" in out
-    code, out, _ = run("plan", images, "--size", 64, "--json")
+def test_sizes_in_every_codec(images, run, tmp_path):
+    """A dry run says what each codec would take and what fits, for people and for programs."""
+    arguments = ("build", images, "--out", tmp_path / "x.ocrs", "--size", 64, "--dry-run")
+    code, out, _ = run(*arguments)
+    assert code == 0 and "fits the page cache" in out and "memory" in out and "as zstd" in out
+    code, out, _ = run(*arguments, "--json")
     record = json.loads(out)
-    assert record["fits_as_asked"] and record["columns"]["image"]["raw"] == 3 * 60 * 80 * 3
+    assert record["page_cache"]["fits_as_asked"]
+    assert record["codecs"]["image"]["raw"] == record["columns"]["image"] == 3 * 60 * 80 * 3
+    assert record["codecs"]["prob_mask"]["zstd"] < record["codecs"]["prob_mask"]["raw"]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--size", "x"], "no size"),
-        (["--size", "1x2x3"], "no size"),
-        (["--columns", "tensor,tensors"], "'tensors' is no column"),
+        (["--size", "x"], "not a size"),
+        (["--size", "1x2x3"], "not a size"),
+        (["--columns", "tensor,tensors"], "unknown column 'tensors'"),
         (["--codec", "image"], "COLUMN=CODEC"),
         (["--codec", "tensor=jpeg"], "only `image`"),
         (["--format", "nosuch"], "nosuch"),
         (["--view", "a/b"], "view's name"),
-        (["--recipe", "RECIPE", "--size", "3"], "a recipe says everything"),
+        (["--recipe", "RECIPE", "--size", "3"], "are part of a recipe"),
     ],
 )
 def test_wrong_use(images, run, tmp_path, options, words):
@@ -187,22 +194,23 @@ def test_wrong_use(images, run, tmp_path, options, words):
     assert not (tmp_path / "x.ocrs").exists()
 
 
-def test_plan_where_memory_is_short(images, run, monkeypatch):
-    """The steps, what each saves, and the command; exit code 1 if nothing helps."""
-    from ocrstore.building.memory import Memory
+def test_a_dry_run_where_memory_is_short(images, run, tmp_path, monkeypatch):
+    """The steps, what each saves, and the options for it; or that nothing helps."""
+    arguments = ("build", images, "--out", tmp_path / "x.ocrs", "--size", 64, "--dry-run")
+    from ocrstore.machine import Memory
 
     def memory(nbytes):
         monkeypatch.setattr(
-            "ocrstore.cli.plan.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
+            "ocrstore.cli.dry_run.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
         )
 
     memory(120_000)
-    code, out, _ = run("plan", images, "--size", 64)
+    code, out, _ = run(*arguments)
     assert code == 0 and "(cgroup)" in out and "with that it fits" in out
     assert "--codec prob_mask=lz4" in out
     memory(1000)
-    code, out, _ = run("plan", images, "--size", 64)
-    assert code == 1 and "still does not fit" in out and "--columns tensor" in out
+    code, out, _ = run(*arguments)
+    assert code == 0 and "still does not fit" in out and "--columns tensor" in out
 
 
 def test_wrong_places_are_wrong_use(images, run, tmp_path):
@@ -218,8 +226,8 @@ def test_wrong_places_are_wrong_use(images, run, tmp_path):
     ):
         code, out, err = run(*command)
         assert code == 2 and "no such folder" in err and not out
-    for command in (("build", empty, "--out", tmp_path / "x.ocrs"), ("plan", empty)):
-        code, _, err = run(*command)
+    for options in ((), ("--dry-run",)):
+        code, _, err = run("build", empty, "--out", tmp_path / "x.ocrs", *options)
         assert code == 2 and "no picture in it" in err
 
 
@@ -261,7 +269,6 @@ def test_without_the_build_extra(images, tmp_path):
     for command in (
         ("build", images, "--out", tmp_path / "new.ocrs"),
         ("add-view", store, "--size", 16),
-        ("plan", images),
         ("verify", store, "--source", images),
     ):
         code_, _, err = run(*command)

@@ -8,7 +8,8 @@ import unicodedata
 
 import pytest
 
-from ocrstore.sources import KINDS, open_source
+from ocrstore.problems import SOURCE_KINDS
+from ocrstore.sources import open_source
 
 SQUARE = [[0, 0], [9, 0], [9, 9], [0, 9]]
 NFC, NFD = (unicodedata.normalize(form, "é.jpg") for form in ("NFC", "NFD"))
@@ -74,7 +75,7 @@ def test_row(make, kinds, case):
     assert {s.key: (s.annotated, len(s.polygons)) for s in source} == expected
     assert kinds(source) == problems
     for problem in [*source.problems, *(p for s in source for p in s.problems)]:
-        assert problem.kind in KINDS
+        assert problem.kind in SOURCE_KINDS
         problem.message.encode("utf-8")  # fit for any report
 
 

@@ -4,6 +4,9 @@ import gc
 import os
 import pickle
 import shutil
+import subprocess
+import sys
+import time
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -13,9 +16,9 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
 import ocrstore
+from ocrstore import shared_slots
 from ocrstore.maps import draw_maps
-from ocrstore.torch import OCRStoreDataset, exchange
-from tests.waiting import wait_until
+from ocrstore.torch import OCRStoreDataset
 
 A = pytest.importorskip("albumentations")
 MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
@@ -332,11 +335,11 @@ def test_samples_of_different_sizes_are_named(store_path, workers):
 # --- the way from a worker to its parent
 
 
-needs_ring = pytest.mark.skipif(not exchange.supported, reason="needs memory files")
+needs_slots = pytest.mark.skipif(not shared_slots.supported, reason="needs memory files")
 
 
-@needs_ring
-def test_slots_are_used_again_and_held_ones_are_not(store_path, shared_files):
+@needs_slots
+def test_slots_are_used_again_and_held_ones_are_not(store_path):
     """A batch that is kept stays as it is while the workers go on; memory does not grow."""
     dataset = augmented(store_path, A.HorizontalFlip(p=1))
     loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
@@ -347,98 +350,82 @@ def test_slots_are_used_again_and_held_ones_are_not(store_path, shared_files):
                 mask = batch["prob_masks"]  # one tensor of the batch
                 kept.append((mask, mask.clone(), batch["rows"].tolist()))
     del batch, mask
-    ring = list(exchange._rings.values())[-1]  # the newest is this loader's
-    assert len(ring._slots) <= 3 + 4  # kept ones and those on their way
+    reader = list(shared_slots._readers.values())[-1]  # the newest is this loader's
+    assert len(reader._mapped) <= 3 + 4  # kept ones and those on their way
     for mask, was, rows in kept:
         assert torch.equal(mask, was)
         assert torch.equal(mask[0], dataset[rows[0]]["prob_mask"])
-    assert sum(ring._states[: len(ring._slots)]) >= 3
+    assert sum(memory[0] for memory in reader._mapped.values()) >= 3
     kept.clear()
     del mask, was
     gc.collect()
-    assert len(shared_files()) <= 1  # the ring, and nothing of torch's own
-    del loader, ring
+    assert "/torch_" not in Path("/proc/self/maps").read_text()
+    del loader, reader
     gc.collect()
 
 
-@needs_ring
-def test_memory_of_ended_workers_is_let_go(store_path, shared_files):
+@needs_slots
+def test_memory_of_ended_workers_is_let_go(store_path):
     """After a loader is gone, and the last batch with it, no slot stays mapped."""
     dataset = augmented(store_path)
     for batch in DataLoader(dataset, batch_size=8, num_workers=2):
         last = batch["images"]
     del batch
     assert (last >= 0).all()
-    del last
-
-    def nothing_is_mapped():
+    deadline = time.monotonic() + 20
+    while "ocrstore-slot" in Path("/proc/self/maps").read_text():
+        del last
         gc.collect()
-        exchange._forget_dead_workers()
-        return not shared_files()
+        shared_slots._forget_ended_workers()
+        last = None
+        assert time.monotonic() < deadline
+    readers = shared_slots._readers.values()
+    assert not [reader for reader in readers if not shared_slots._is_alive(reader.pid)]
 
-    wait_until(nothing_is_mapped)
-    assert not [ring for ring in exchange._rings.values() if not exchange._is_alive(ring.worker)]
 
-
-@needs_ring
+@needs_slots
 def test_an_abandoned_epoch_loses_no_slot(store_path):
     """Batches that were sent and never looked at are freed when the loader starts anew."""
     dataset = augmented(store_path)
     loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
     for _ in range(6):
         next(iter(loader))
-    ring = list(exchange._rings.values())[-1]  # the newest is this loader's
-    assert len(ring._slots) <= 6
-    del loader, ring
+    reader = list(shared_slots._readers.values())[-1]  # the newest is this loader's
+    assert len(reader._mapped) <= 6
+    del loader, reader
 
 
 @pytest.mark.parametrize("how", ["unsupported", "refused"])
 def test_without_memory_files_torch_shares(store_path, monkeypatch, how):
     """Where there are no memory files, batches still arrive whole."""
     if how == "unsupported":
-        monkeypatch.setattr(exchange, "supported", False)
+        monkeypatch.setattr(shared_slots, "supported", False)
     else:
         monkeypatch.setattr(
             os, "memfd_create", lambda *args: (_ for _ in ()).throw(OSError("no")), raising=False
         )
-    before = set(exchange._rings)
+    before = set(shared_slots._readers)
     dataset = augmented(store_path, columns=["tensor", "prob_map"])
     for batch in DataLoader(dataset, batch_size=8, num_workers=1):
         assert torch.equal(batch["images"][0], dataset[int(batch["rows"][0])]["image"])
-    assert set(exchange._rings) <= before
+    assert set(shared_slots._readers) <= before
 
 
-@needs_ring
-def test_a_larger_batch_gets_a_larger_file():
-    """Slots of two sizes live side by side until the smaller ones are free."""
-    small, _ = exchange.take_slot(1000)
-    first = exchange.receive(small)
-    large, memory = exchange.take_slot(100_000)
-    memory[:3] = b"abc"
-    second = exchange.receive(large)
-    assert small.ring != large.ring and bytes(second[:3]) == b"abc"
-    again, _ = exchange.take_slot(50_000)
-    assert again.ring == large.ring and again.slot == 1
-    exchange.receive(again)
-    assert exchange.take_slot(10)[0].slot == 1  # freed just now
-    del first, second
-    huge, _ = exchange.take_slot(200_000)
-    assert huge.ring not in (small.ring, large.ring)
-    exchange._writers.clear()
-    exchange._rings.clear()
+@needs_slots
+def test_a_process_that_ends_with_a_batch_says_nothing(store_path):
+    """Slots that are in use when the interpreter ends cause no message on standard error."""
+    code = f"""
+import albumentations as A
+from torch.utils.data import DataLoader
+from ocrstore.torch import OCRStoreDataset
 
-
-@needs_ring
-def test_a_dead_worker_is_named():
-    """A slot whose worker is gone gives an error that says so; a wrong file is not taken."""
-    ticket = exchange.SlotTicket("no-such-ring", 2**22 + 5, 3, 0, 4096)
-    with pytest.raises(RuntimeError, match=r"worker process .* is gone"):
-        exchange.receive(ticket)
-    mine, _ = exchange.take_slot(100)
-    wrong = exchange.SlotTicket("other-ring", mine.pid, mine.fd, 0, 4096)
-    with pytest.raises(RuntimeError, match="not the memory"):
-        exchange.receive(wrong)
-    exchange._writers.clear()
+dataset = OCRStoreDataset({str(store_path)!r}, transform=A.Compose([A.CenterCrop(32, 32)]))
+for batch in DataLoader(dataset, batch_size=4, num_workers=2):
+    images = batch["images"]
+print(tuple(images.shape[1:]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(3, 32, 32)\n", "")
 
 
 def test_computed_batches_pickle_anywhere(store_path):
@@ -458,7 +445,6 @@ def test_computed_batches_pickle_anywhere(store_path):
     assert torch.equal(batch["images"][1], dataset[1]["image"])
     assert batch["image_filename"] == ["img_001.jpg", "img_001.jpg", "img_002.jpg"]
     assert batch["raw_size"].shape == (3, 2)
-    exchange._writers.clear()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

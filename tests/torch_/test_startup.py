@@ -13,8 +13,9 @@ UNWANTED = {
     "PIL", "albumentations", "click", "cv2", "lightning", "lmdb",
     "pyclipper", "rich", "simplejpeg", "torchmetrics", "turbojpeg",
     "ocrstore.building", "ocrstore.decode", "ocrstore.format.writer", "ocrstore.maps",
-    "ocrstore.recipe", "ocrstore.torch.augmented",
-    "ocrstore.torch.exchange", "ocrstore.torch.samplers", "ocrstore.verification",
+    "ocrstore.format.codecs", "ocrstore.recipe", "ocrstore.shared_slots", "ocrstore.torch.augment",
+    "ocrstore.torch.recycling", "ocrstore.torch.samplers",
+    "ocrstore.verification",
 }  # fmt: skip
 
 # the modules that torch itself brings in are not ours to forbid

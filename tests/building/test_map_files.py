@@ -5,10 +5,10 @@ import pytest
 
 import ocrstore
 from ocrstore.building.build import build
-from ocrstore.building.check_source import check_source
 from ocrstore.errors import SourceError
 from ocrstore.maps import MapParams, draw_maps
 from ocrstore.recipe import Recipe
+from ocrstore.verification import verify
 from tests.building.conftest import SIZE, kinds, write_npz
 
 SCALE = SIZE / 120
@@ -48,8 +48,8 @@ def test_good_maps_are_taken_over(maps, name):
     assert store.metadata["views"][str(SIZE)]["fingerprint"] != Recipe.make(size=SIZE).fingerprint
     assert make(dataset, folder).action == "nothing"
     with pytest.raises(SourceError, match="--maps"):
-        check_source(dataset.store, dataset.images)
-    assert check_source(dataset.store, dataset.images, maps=folder, workers=0).ok
+        verify(dataset.store, source=dataset.images)
+    assert verify(dataset.store, source=dataset.images, maps=folder, workers=0).ok
 
 
 def test_a_changed_map_file_is_noticed(maps):
@@ -59,7 +59,7 @@ def test_a_changed_map_file_is_noticed(maps):
     make(dataset, folder)
     write_npz(folder / "img_000.npz", prob_map=np.minimum(drawn.prob_map, 0.75))
     report = make(dataset, folder)
-    assert report.action == "update" and "another annotation or map file" in report.reasons[0]
+    assert report.action == "update" and "annotation or map file changed" in report.reasons[0]
     assert float(ocrstore.open(dataset.store)["prob_map"][0].max()) == 0.75
 
 
@@ -70,7 +70,7 @@ def test_no_maps_any_more(maps):
     make(dataset, folder)
     report = build(dataset.images, dataset.store, size=SIZE, workers=0)
     assert report.action in ("update", "rewrite") and "map_algorithm" in report.reasons[0]
-    assert check_source(dataset.store, dataset.images, workers=0).ok
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
 
 
 def flipped(drawn):

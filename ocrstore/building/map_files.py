@@ -1,4 +1,4 @@
-"""Maps that people already have: `<stem>.npz` files, checked against recipe and polygons."""
+"""Import maps from `<stem>.npz` files, after checking them against recipe and polygons."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ocrstore.keys import path_of
 from ocrstore.maps import Maps
 
 AGREEMENT = 0.5
-"""Least intersection over union of a probability map with the drawn one. Maps of the same geometry
-with another shrink ratio (0.3 to 0.6) stay above it; a flipped or shifted one does not."""
+"""Least intersection over union of an imported probability map with the drawn one. Maps with the
+same geometry and another shrink ratio (0.3 to 0.6) are above it, flipped or shifted ones below."""
 _THRESHOLD_DIFFERENCE = 0.15
 
 
 def find_maps(folder: Path, key: str) -> Path | None:
-    """Find the map file of a picture: by its path below the images folder, else by its name."""
+    """Find the map file of a picture, by its path below the images folder or by its stem."""
     relative = Path(path_of(key))
     for candidate in (
         folder / relative.with_suffix(".npz"),
@@ -36,7 +36,10 @@ def find_maps(folder: Path, key: str) -> Path | None:
 
 
 def import_maps(folder: Path, key: str, drawn: Maps) -> tuple[Maps, list[Problem]]:
-    """Take a picture's maps from its file where that stands all checks, else the drawn ones."""
+    """Return a picture's maps from its file if that passes all checks, else the drawn ones.
+
+    The messages are stored with the sample and are part of the content fingerprint.
+    """
     path = find_maps(folder, key)
     if path is None:
         return drawn, [Problem("maps-missing", "no map file for it; its maps were drawn", key=key)]
@@ -60,7 +63,7 @@ class _WrongMapsError(Exception):
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
     names = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
     try:
-        # from memory, so that a file that changes meanwhile gives one state or an error
+        # read at once, so that a file that is being changed cannot mix two states
         loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             raise _WrongMapsError("a single array, not an npz archive")
@@ -108,7 +111,7 @@ def _disagreement(taken: dict[str, npt.NDArray[Any]], drawn: Maps) -> str:
             return f"prob_map overlaps by {overlap:.2f}, expected {AGREEMENT:g} or more"
     if "thresh_map" in taken:
         inside = drawn.thresh_mask != 0
-        # people's maps are 0 outside where these are thresh_min; inside the borders both agree
+        # outside the borders other tools write 0 where these maps have thresh_min
         if inside.any():
             difference = np.abs(taken["thresh_map"][inside] - drawn.thresh_map[inside]).mean()
             if difference > _THRESHOLD_DIFFERENCE:

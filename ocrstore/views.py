@@ -1,4 +1,4 @@
-"""The views of a store: their recipes, which columns are whose, and how the manifest records it."""
+"""The views of a store: recipe, columns, and their form in the manifest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ocrstore.recipe import Recipe
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
 IMPORTED = "imported"
-"""Stands in a recipe's `map_algorithm` where maps were taken from files."""
+"""Prefix of a recipe's `map_algorithm` if maps were imported from files."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A recipe with a name; the default view's columns go by their bare names."""
+    """A named recipe. The columns of the default view have no prefix in the store."""
 
     name: str
     recipe: Recipe
@@ -26,21 +26,21 @@ class View:
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
             raise SchemaError(
-                f"a view's name has 1 to 40 letters, digits and _ . -, not {self.name!r}"
+                f"a view's name has 1 to 40 letters, digits, _ . or -, not {self.name!r}"
             )
         if not self.default and "image" in self.recipe.names:
-            raise SchemaError("`image` is no part of a further view; the store has one already")
+            raise SchemaError("only the default view has an `image` column")
         if self.recipe.names == ("image",) and not self.default:
-            raise SchemaError("a view needs a column of its own")
+            raise SchemaError("a further view needs a column besides `image`")
 
     @property
     def columns(self) -> dict[str, str]:
-        """Logical names of the view's columns to the names they have in the store."""
+        """Logical column names to names in the store, without `image`."""
         prefix = "" if self.default else f"{self.name}/"
         return {name: prefix + name for name in self.recipe.names if name != "image"}
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the view for the manifest."""
+        """Return the view's entry in the manifest."""
         return {
             "recipe": self.recipe.to_json(),
             "fingerprint": self.recipe.fingerprint,
@@ -49,17 +49,17 @@ class View:
 
 
 def check_views(views: tuple[View, ...]) -> tuple[View, ...]:
-    """Return the views, the default one first, or say why they cannot be together."""
+    """Return the views; raise SchemaError if names collide or the first is not the default."""
     names = [view.name for view in views]
     if len(set(names)) != len(names):
-        raise SchemaError(f"views need different names, found {', '.join(names)}; give one --view")
+        raise SchemaError(f"two views of one name: {', '.join(names)}; name one with --view")
     if [view.default for view in views] != [True] + [False] * (len(views) - 1):
-        raise SchemaError("the first view, and no other, is the default one")
+        raise SchemaError("the first view, and no other, has to be the default view")
     return views
 
 
 def column_shapes(views: tuple[View, ...]) -> dict[str, tuple[str, tuple[int | None, ...], str]]:
-    """Name every column of a store with these views: dtype, shape and codec."""
+    """Return dtype, shape and codec of every column of a store with these views."""
     columns: dict[str, tuple[str, tuple[int | None, ...], str]] = {}
     for view in views:
         height, width = view.recipe.size
@@ -76,7 +76,7 @@ def column_shapes(views: tuple[View, ...]) -> dict[str, tuple[str, tuple[int | N
 
 
 def views_metadata(views: tuple[View, ...]) -> dict[str, Any]:
-    """Describe all views for the manifest, where the order of names is not kept."""
+    """Return the manifest's entries about views; JSON objects there have no order."""
     return {
         "views": {view.name: view.to_json() for view in views},
         "default_view": views[0].name,
@@ -84,7 +84,7 @@ def views_metadata(views: tuple[View, ...]) -> dict[str, Any]:
 
 
 def stored_views(metadata: Mapping[str, Any], *, where: str) -> tuple[View, ...]:
-    """Read the views from a manifest; empty where the store was not built from pictures."""
+    """Read the views from a manifest, default first; empty if it was not built from pictures."""
     recorded = metadata.get("views")
     if not isinstance(recorded, Mapping) or not recorded:
         return ()
@@ -95,5 +95,5 @@ def stored_views(metadata: Mapping[str, Any], *, where: str) -> tuple[View, ...]
             for name, entry in recorded.items()
         ]
     except (KeyError, TypeError) as exc:
-        raise SchemaError(f"{where}: its description of views is not understood: {exc}") from exc
+        raise SchemaError(f"{where}: invalid description of views: {exc}") from exc
     return check_views(tuple(sorted(views, key=lambda view: (not view.default, view.name))))

@@ -1,4 +1,4 @@
-"""The options that describe a view, shared by `build`, `add-view` and `plan`."""
+"""Options that `build` and `add-view` share: the recipe and the source."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from ocrstore.building.views import IMPORTED, View, stored_views
 from ocrstore.errors import SourceError
 from ocrstore.maps import ALGORITHM
 from ocrstore.recipe import CODECS, DTYPES
 from ocrstore.sources import all_dialects
 from ocrstore.store import Store
+from ocrstore.views import IMPORTED, View, stored_views
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -23,35 +23,35 @@ EXISTING = click.Path(exists=True, path_type=Path)
 
 
 def _size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Turn `960` or `736x1280` into (height, width)."""
+    """Parse `960` or `736x1280` into (height, width)."""
     if value is None:
         return None
     parts = value.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{value!r} is no size; write 960, or 736x1280 (height first)")
+        raise click.BadParameter(f"{value!r} is not a size; use 960 or 736x1280 (height first)")
     return int(parts[0]), int(parts[-1])
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
-    """Split column names at commas, and refuse unknown ones."""
+    """Parse column names separated by commas."""
     if value is None:
         return None
     names = [name.strip() for name in value.split(",")]
     for name in names:
         if name not in DTYPES:
-            raise click.BadParameter(f"{name!r} is no column; there are: {', '.join(DTYPES)}")
+            raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(DTYPES)}")
     return names
 
 
 def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Turn `image=zstd` into a mapping, and refuse unknown names."""
+    """Parse values like `image=zstd` into a dict."""
     codecs = {}
     for value in values:
         column, _sign, codec = value.partition("=")
         if column not in DTYPES or codec not in CODECS:
             raise click.BadParameter(
-                f"{value!r}: write COLUMN=CODEC with a column of {', '.join(DTYPES)} and a codec "
-                f"of {', '.join(CODECS)}"
+                f"{value!r} is not COLUMN=CODEC; columns: {', '.join(DTYPES)}; "
+                f"codecs: {', '.join(CODECS)}"
             )
         codecs[column] = codec
     return codecs
@@ -63,7 +63,7 @@ class _WrongSourceError(click.ClickException):
 
 @contextmanager
 def wrong_source() -> Iterator[None]:
-    """Make wrong use (exit code 2) of a source that cannot be opened; for opening it only."""
+    """Exit with code 2 if a source cannot be opened; wrap only the opening in it."""
     try:
         yield
     except SourceError as exc:
@@ -71,7 +71,7 @@ def wrong_source() -> Iterator[None]:
 
 
 def stored_view(store: Path, *, maps: bool) -> View | None:
-    """Return a store's default view, to be built again by its own recipe; None if there is none."""
+    """Return the default view of an existing store, to build it again; None if there is none."""
     if not store.exists():
         return None
     with Store(store) as opened:
@@ -81,21 +81,21 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     view = views[0]
     if view.recipe.map_algorithm.startswith(IMPORTED) and not maps:
         raise click.UsageError(
-            f"{store} was built with map files: name their folder with --maps, or give --size or "
-            "--recipe to have its maps drawn."
+            f"{store} was built with map files: give their folder with --maps, or --size or "
+            "--recipe to draw the maps instead."
         )
-    # maps are drawn as this version draws them, whatever drew the store's
+    # maps are drawn by the algorithm of this version, not by that of the store
     return replace(view, recipe=replace(view.recipe, map_algorithm=ALGORITHM))
 
 
 def recipe_options(command: F) -> F:
-    """Add the options that describe a view."""
+    """Add the options of a recipe to a command."""
     for option in (
-        click.option("--view", help="The view's name; by default its size."),
+        click.option("--view", help="Name of the view; its size by default."),
         click.option(
             "--recipe",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A recipe file (YAML or JSON), or a saved albumentations pipeline.",
+            help="Recipe file (YAML or JSON), or a saved albumentations pipeline.",
         ),
         click.option(
             "--codec",
@@ -103,19 +103,19 @@ def recipe_options(command: F) -> F:
             callback=_codecs,
             multiple=True,
             metavar="COLUMN=CODEC",
-            help="A column's codec: raw (default), zstd, lz4; for image also jpeg. Repeatable.",
+            help="Codec of a column: raw (default), zstd, lz4; for image also jpeg. Repeatable.",
         ),
         click.option(
             "--columns",
             callback=_names,
             metavar="NAMES",
-            help="Columns to make, with commas between them.",
+            help="Columns of the view, separated by commas.",
         ),
         click.option(
             "--size",
             callback=_size,
             metavar="SIZE",
-            help="Longest side to this, then padded: 640 (default), or 736x1280 (height first).",
+            help="Scale to this longest side and pad: 640 (default), or 736x1280 (height first).",
         ),
     ):
         command = option(command)
@@ -123,16 +123,18 @@ def recipe_options(command: F) -> F:
 
 
 def source_options(command: F) -> F:
-    """Add the options that describe a source beside its images folder."""
+    """Add the options of a source, besides its folder, to a command."""
     for option in (
         click.option(
             "--format",
             "format_",
             type=click.Choice([dialect.name for dialect in all_dialects()]),
-            help="The annotations' dialect; else recognised.",
+            help="Dialect of the annotations; detected by default.",
         ),
         click.option(
-            "--annotations", type=EXISTING, help="The annotations: a file, or a folder of files."
+            "--annotations",
+            type=EXISTING,
+            help="File or folder of annotations; searched by default.",
         ),
     ):
         command = option(command)

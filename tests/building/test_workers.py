@@ -9,12 +9,12 @@ import pytest
 
 from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
-from ocrstore.building.pool import SLOTS_PER_WORKER, Inline, Pool
-from ocrstore.building.slots import Slot
-from ocrstore.building.views import View
+from ocrstore.building.workers import RESULTS_PER_WORKER, Inline, Pool, _columns, _fill_slot
 from ocrstore.errors import OCRStoreError
 from ocrstore.recipe import Recipe
+from ocrstore.shared_slots import SlotReader, SlotWriter
 from ocrstore.sources import open_source
+from ocrstore.views import View
 from tests.building.conftest import SIZE, draw, encode
 
 JOB = Job((View("v", Recipe.make(size=SIZE), default=True),))
@@ -79,42 +79,39 @@ def test_memory_is_bounded(dataset):
         dataset.add(f"{i:03}.png", encode(draw(300, 300, seed=i), ".png"))
     with Pool(JOB, workers=2, budget_nbytes=100_000) as pool:
         shapes = [out.columns["image"].shape for _, out in pool.derive_all(tasks(dataset))]
-        sizes = [os.fstat(slot._descriptor).st_size for slot in pool._slots]
-        assert len(sizes) == 2 * SLOTS_PER_WORKER
+        slots = [memory for w in pool._workers for memory in w.slots._mapped.values()]
+        assert len(slots) <= 2 * (RESULTS_PER_WORKER + 1)
     assert shapes == [(300, 300, 3)] * 12
 
 
-def test_slots_grow_and_shrink():
-    """A slot holds what it needs, and gives back what one large sample took."""
-    slot = Slot.create()
-    other = Slot.attach(slot.name)
-    small = {"a": np.arange(5, dtype=np.float16), "b": np.array(7.0), "c": np.empty((0, 3))}
-    large = {"a": np.ones((2000, 1000), np.uint8), "j": JPEGBytes(b"abc", (1, 2, 3))}
-    for columns in (small, large, small):
-        placed = other.put(columns, keep_nbytes=100_000)
-        got = slot.get(placed)
-        assert got.keys() == columns.keys()
-        for name, value in columns.items():
-            if isinstance(value, JPEGBytes):
-                assert got[name] == value
-            else:
-                assert np.array_equal(got[name], value) and got[name].dtype == value.dtype
-    assert os.fstat(slot._descriptor).st_size < 100_000
-    slot.close()
+def test_columns_travel_as_they_are():
+    """Arrays of any dtype, empty ones and JPEG bytes come out of a slot as they went in."""
+    columns = {
+        "a": np.arange(5, dtype=np.float16),
+        "b": np.array(7.0),
+        "c": np.empty((0, 3)),
+        "d": np.ones((200, 100, 3), np.uint8)[:, ::2],
+        "j": JPEGBytes(b"abc", (1, 2, 3)),
+    }
+    writer = SlotWriter()
+    done = _fill_slot(0, Derived("k", columns, {}, ()), writer)
+    got = _columns(done, SlotReader(os.getpid()).receive(done.ticket))
+    assert got.keys() == columns.keys() and got["j"] == columns["j"]
+    for name in "abcd":
+        assert np.array_equal(got[name], columns[name]) and got[name].dtype == columns[name].dtype
 
 
-def test_slots_by_path(monkeypatch):
-    """Where the system has no anonymous files, a temporary one serves, and is removed."""
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    slot = Slot.create()
-    path = Path(slot.name.path)
-    other = Slot.attach(slot.name)
-    placed = other.put({"a": np.arange(9)}, keep_nbytes=10)
-    assert np.array_equal(slot.get(placed)["a"], np.arange(9))
-    other.close()
-    assert path.exists()
-    slot.close()
-    assert not path.exists()
+def test_workers_without_anonymous_memory(dataset, monkeypatch):
+    """Where the system has none, files in a temporary folder serve, and are removed."""
+    monkeypatch.setattr("ocrstore.building.workers.supported", False)
+    dataset.fill(12)
+    wanted = {task.sample.key: out for task, out in Inline(JOB).derive_all(tasks(dataset))}
+    with Pool(JOB, workers=2) as pool:
+        folder = Path(pool._folder.name)
+        for task, out in pool.derive_all(tasks(dataset)):
+            assert np.array_equal(out.columns["tensor"], wanted[task.sample.key].columns["tensor"])
+        assert len(list(folder.iterdir())) <= 2 * (RESULTS_PER_WORKER + 1)
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSEGV")

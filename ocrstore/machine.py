@@ -1,7 +1,8 @@
-"""How much memory this process can count on, in a container or out of one."""
+"""How many processors and how much memory this process may use, in a container or out of one."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -9,20 +10,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def usable_cpus(*, root: Path = Path("/")) -> int:
+    """Return the number of processors this process may use: affinity and cgroup quota count."""
+    try:
+        cpus = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        cpus = os.cpu_count() or 1
+    quota = _cgroup_quota(root)
+    return max(1, min(cpus, math.ceil(quota)) if quota else cpus)
+
+
+def _cgroup_quota(root: Path) -> float | None:
+    """Return the processors that the cgroup may use; None if unlimited."""
+    try:
+        limit, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        folder = root / "sys/fs/cgroup/cpu"
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        period_us = int((folder / "cpu.cfs_period_us").read_text())
+        return quota / period_us if quota > 0 and period_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of memory, and who says so."""
+    """Memory in bytes, and what limits it."""
 
     total_nbytes: int
-    """What the machine has, or the container may use."""
+    """Of the machine, or the limit of the cgroup."""
     available_nbytes: int
-    """Of that, what is free or can be freed: the page cache counts as free."""
+    """Free or reclaimable: the page cache counts as free."""
     limited_by: str
     """`machine` or `cgroup`."""
 
 
 def look_at_memory(*, root: Path = Path("/")) -> Memory:
-    """Ask the system; a cgroup's limit counts where it is lower than the machine's memory."""
+    """Return the memory of the machine, or of a cgroup that limits this process to less."""
     total, available = _machine(root)
     found = Memory(total, available, "machine")
     for limit, used in _cgroups(root):
@@ -45,11 +72,11 @@ def _machine(root: Path) -> tuple[int, int]:
     if sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return total, total // 2
-    return 8 << 30, 4 << 30  # nobody tells; a modest machine
+    return 8 << 30, 4 << 30  # unknown; assume a small machine
 
 
 def _cgroups(root: Path) -> Iterator[tuple[int, int]]:
-    """Give (limit, bytes in use that cannot be freed) of every cgroup this process is in."""
+    """Yield (limit, bytes in use that cannot be reclaimed) of each cgroup of this process."""
     base = root / "sys/fs/cgroup"
     try:
         entries = (root / "proc/self/cgroup").read_text().splitlines()
@@ -68,14 +95,14 @@ def _cgroups(root: Path) -> Iterator[tuple[int, int]]:
 def _walk(
     base: Path, path: str, limit_name: str, used_name: str, cache_name: str
 ) -> Iterator[tuple[int, int]]:
-    """Look at a cgroup and at all above it: each limit holds for everything below."""
+    """Yield the same for a cgroup and all its parents, whose limits hold for it, too."""
     folder = base / path.lstrip("/")
     # inside a container the path is the host's, and only the mount's root can be seen
     for place in dict.fromkeys((folder, *folder.parents, base)):
         if base != place and base not in place.parents:
             continue
         try:
-            limit = int((place / limit_name).read_text())  # "max" is no number: no limit
+            limit = int((place / limit_name).read_text())  # ValueError for "max": no limit
             used = int((place / used_name).read_text())
             stat = dict(x.split() for x in (place / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):

@@ -1,0 +1,206 @@
+"""Estimate the size of a store in every codec, and which columns and codecs fit the page cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ocrstore.building.derive import Job, JPEGBytes, SkippedPictureError, derive
+from ocrstore.decode import DEFAULT_MAX_PIXELS, read_header
+from ocrstore.errors import DecodeError, SourceError
+from ocrstore.format.codecs import encode_row
+from ocrstore.format.columns import Column
+from ocrstore.machine import Memory
+from ocrstore.recipe import CODECS
+from ocrstore.sources import Source
+from ocrstore.views import View, column_shapes
+
+MEASURED = 12
+"""Number of samples that are derived to measure codecs."""
+_LOOKED_AT = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Expected size of each column of a store in each codec."""
+
+    samples: int
+    measured: int
+    """Number of samples that were derived for it."""
+    chosen: Mapping[str, str]
+    """Column to codec, as the recipe has it."""
+    nbytes: Mapping[str, Mapping[str, int]]
+    """Column to codec to bytes of all samples."""
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """Column to bytes in its chosen codec."""
+        return {name: self.nbytes[name][codec] for name, codec in self.chosen.items()}
+
+    @property
+    def total_nbytes(self) -> int:
+        """Bytes of the whole store with the chosen codecs."""
+        return sum(self.columns.values())
+
+
+def estimate(
+    source: Source,
+    views: tuple[View, ...],
+    *,
+    max_pixels: int = DEFAULT_MAX_PIXELS,
+) -> Estimate:
+    """Estimate the size of a store in every codec, by deriving a few of its samples.
+
+    Raises:
+        SourceError: None of those samples can be used.
+    """
+    columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    job = Job(views, max_pixels=max_pixels)
+    sizes: dict[str, dict[str, list[int]]] = {name: {} for name in columns}
+    raw_images: list[int] = []
+    for row in _spread(len(source), MEASURED):
+        try:
+            derived = derive(source.at(row), job)
+        except SkippedPictureError:
+            continue
+        raw_images.append(3 * derived.attributes["width"] * derived.attributes["height"])
+        for name, column in columns.items():
+            found = sizes[name]
+            value = derived.columns[name]
+            if name == "image":
+                found.setdefault("jpeg", []).append(derived.attributes["source_nbytes"])
+            if isinstance(value, JPEGBytes):
+                continue
+            for codec in CODECS:
+                if codec != "jpeg":
+                    stored = encode_row(Column(column.dtype, column.shape, codec), value)
+                    found.setdefault(codec, []).append(stored.nbytes)
+    if not raw_images:
+        raise SourceError(
+            f"{source.images}: of {min(MEASURED, len(source))} sampled pictures none can be used"
+        )
+    # picture sizes vary most, so many more headers are read than pictures decoded
+    mean, formats = _headers(source, max_pixels)
+    factor = mean / float(np.mean(raw_images))
+    if formats != {"jpeg"} and "image" in sizes and columns["image"].codec != "jpeg":
+        sizes["image"].pop("jpeg", None)
+    scaled: dict[str, dict[str, int]] = {}
+    for name, found in sizes.items():
+        grows = factor if name == "image" else 1.0
+        scaled[name] = {
+            codec: round(float(np.mean(values)) * grows * len(source))
+            for codec, values in found.items()
+        }
+    chosen = {name: column.codec for name, column in columns.items()}
+    return Estimate(len(source), len(raw_images), chosen, scaled)
+
+
+def _headers(source: Source, max_pixels: int) -> tuple[float, set[str]]:
+    """Return the mean size of a decoded picture in bytes, and the file formats found."""
+    sizes, formats = [], set()
+    for row in _spread(len(source), _LOOKED_AT):
+        try:
+            header = read_header(source.at(row).path.read_bytes())
+        except (OSError, DecodeError):
+            continue
+        width, height = header.size
+        formats.add(header.format)
+        if width * height <= max_pixels:
+            sizes.append(3 * width * height)
+    return float(np.mean(sizes)), formats
+
+
+def _spread(count: int, wanted: int) -> Sequence[int]:
+    """Choose rows at even distances."""
+    if count <= wanted:
+        return range(count)
+    return [round(i * (count - 1) / (wanted - 1)) for i in range(wanted)]
+
+
+HEADROOM = 0.8
+"""Share of the available memory that a store may take; training needs the rest."""
+
+# cheapest first: columns that are read least often or compress best
+_STEPS: tuple[tuple[str, str, str], ...] = (
+    ("image", "jpeg", "store the JPEG files; decoded on access"),
+    ("prob_mask", "lz4", "masks are nearly constant"),
+    ("thresh_mask", "lz4", "masks are nearly constant"),
+    ("prob_map", "lz4", "probability maps are mostly zero"),
+    ("thresh_map", "zstd", "threshold maps are mostly one value"),
+    ("image", "drop", "leave out the full-size pictures"),
+    ("tensor", "zstd", "last resort: decompressed on every access"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Which codecs make a store fit the page cache."""
+
+    memory: Memory
+    limit_nbytes: int
+    """Largest size of a store that fits."""
+    as_asked_nbytes: int
+    advised_nbytes: int
+    fits_as_asked: bool
+    fits_as_advised: bool
+    codecs: Mapping[str, str]
+    """Column to advised codec, without dropped columns."""
+    dropped: tuple[str, ...]
+    steps: tuple[str, ...]
+    """Changes to the recipe with reasons, in order."""
+
+    @property
+    def command(self) -> str:
+        """The options of `ocrstore build` for it."""
+        parts = []
+        logical = [name for name in self.codecs if "/" not in name]
+        if self.dropped:
+            parts.append("--columns " + ",".join(logical))
+        parts += [f"--codec {n}={c}" for n, c in self.codecs.items() if c != "raw" and "/" not in n]
+        return " ".join(parts)
+
+
+def advise(expected: Estimate, memory: Memory) -> Advice:
+    """Find the cheapest set of codecs with which the store fits."""
+    limit = int(memory.available_nbytes * HEADROOM)
+    codecs = dict(expected.chosen)
+    dropped: list[str] = []
+    steps: list[str] = []
+
+    def total() -> int:
+        return sum(expected.nbytes[name][codec] for name, codec in codecs.items())
+
+    as_asked = total()
+    for logical, codec, why in _STEPS:
+        if total() <= limit:
+            break
+        for name in [n for n in codecs if n.rpartition("/")[2] == logical]:
+            before = expected.nbytes[name][codecs[name]]
+            if codec == "drop":
+                del codecs[name]
+                dropped.append(name)
+                steps.append(f"drop {name}: {why} ({_megabytes(before)} less)")
+                continue
+            after = expected.nbytes[name].get(codec)
+            if after is None or after >= before:
+                continue
+            codecs[name] = codec
+            steps.append(f"{name} as {codec}: {why} ({_megabytes(before - after)} less)")
+    advised = total()
+    return Advice(
+        memory,
+        limit,
+        as_asked,
+        advised,
+        as_asked <= limit,
+        advised <= limit,
+        codecs,
+        tuple(dropped),
+        tuple(steps),
+    )
+
+
+def _megabytes(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.0f} MB"

@@ -1,0 +1,447 @@
+"""Derive samples in worker processes, or in this one, and return them in order.
+
+Results come in the order of the tasks, whichever worker is faster, so that any number of workers
+builds the same store. Memory is bounded: each worker has a limited number of results that were not
+fetched yet, and each result a share of the budget; a larger picture waits until there is room, or
+until it is the one that the writer waits for.
+
+This is not `concurrent.futures`: when a worker dies, ProcessPoolExecutor fails every task with
+BrokenProcessPool, does not say which task killed the worker, and accepts no more. A build has to
+name the picture, replace the worker and go on. Its workers also import the caller's `__main__`,
+which a script without `if __name__ == "__main__"` does not survive.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ocrstore.annotation import Problem
+from ocrstore.building.derive import Derived, Deriver, Job, JPEGBytes, SkippedPictureError, Task
+from ocrstore.errors import OCRStoreError, WorkerDiedError
+from ocrstore.shared_slots import (
+    Placed,
+    SlotReader,
+    SlotWriter,
+    Ticket,
+    needed_nbytes,
+    place,
+    supported,
+)
+
+BUDGET_NBYTES = 512_000_000
+RESULTS_PER_WORKER = 8
+"""Tasks of a worker that are given out, or done and not fetched yet."""
+_OUTSTANDING = 2  # per worker: one at work, one waiting in its pipe
+_CRASHES = {
+    -getattr(signal, name)
+    for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
+    if hasattr(signal, name)
+}
+_TRIES = 2
+_WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # else glibc returns a picture's memory after each sample and faults it in again: 5 ms each
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+}
+
+Outcome = tuple[Task, "Derived | Problem"]
+
+
+class Inline:
+    """Derives samples in this process: for few of them, and for debugging."""
+
+    def __init__(self, job: Job) -> None:
+        self._deriver = Deriver(job)
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def derive_all(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """Derive each task's sample, in order; a Problem takes the place of a skipped picture."""
+        for task in tasks:
+            try:
+                yield task, self._deriver.derive(task)
+            except SkippedPictureError as exc:
+                yield task, exc.problem
+
+
+# --- messages: pickles over the worker's standard input and output. Both ends are this program,
+# started by itself; no pickle comes from a file
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """The first message to a worker."""
+
+    job: Job
+    share_nbytes: int
+    """What a sample may take without asking."""
+    folder: Path | None
+    """For the slots, where there is no anonymous memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    number: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Asks before decoding a picture larger than the share; the answer is True, in time."""
+
+    number: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    number: int
+    outcome: Derived | Problem | str
+    """A sample without its columns; why it is skipped; or the traceback of any other error."""
+    ticket: Ticket | None = None
+    placed: dict[str, Placed] = field(default_factory=dict)
+    """The sample's columns in the slot."""
+    jpeg_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of columns that are JPEG bytes: the shape that they decode to."""
+
+
+def _send(stream: IO[bytes], message: Any) -> None:
+    pickle.dump(message, stream, protocol=5)
+    stream.flush()
+
+
+# --- the build's side
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+    slots: SlotReader
+    orders: deque[_Order] = field(default_factory=deque)
+    unfetched: int = 0
+
+    def send(self, message: Any) -> None:
+        with suppress(OSError):  # the listener reports a worker that has ended
+            _send(self.stdin, message)
+
+    def close_stdin(self) -> None:
+        with suppress(OSError):  # it has ended already
+            self.stdin.close()
+
+    def last_output(self) -> str:
+        self.stderr.seek(0)
+        return self.stderr.read().decode("utf-8", "replace")[-2000:].strip()
+
+
+class Pool:
+    """Worker processes; use in a `with` block, which ends them all."""
+
+    def __init__(self, job: Job, *, workers: int, budget_nbytes: int = BUDGET_NBYTES) -> None:
+        self._folder = None
+        if not supported:
+            self._folder = tempfile.TemporaryDirectory(
+                prefix="ocrstore-slots-", ignore_cleanup_errors=True
+            )
+        folder = None if self._folder is None else Path(self._folder.name)
+        self._budget = budget_nbytes
+        self._setup = _Setup(job, budget_nbytes // (workers * RESULTS_PER_WORKER), folder)
+        self._events: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
+        self._done: dict[int, tuple[_Worker, Task, Derived | Problem]] = {}
+        self._again: deque[_Order] = deque()
+        self._crashes: dict[int, int] = {}
+        self._granted: dict[int, int] = {}  # order number -> bytes, of those larger than a share
+        self._asking: dict[int, tuple[_Worker, int]] = {}
+        self._next = 0  # the order that the writer waits for
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(workers):
+                self._workers.append(self._start())
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The workers' process ids."""
+        return [worker.process.pid for worker in self._workers]
+
+    def derive_all(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        """Derive each task's sample, in order; a Problem takes the place of a skipped picture.
+
+        A sample's arrays are in shared memory, which is used again when they are gone: drop them
+        before asking for many more.
+        """
+        coming = enumerate(tasks, start=self._next)
+        while True:
+            more = self._feed(coming)
+            if self._next in self._done:
+                worker, task, outcome = self._done.pop(self._next)
+                yield task, outcome
+                del outcome  # frees its slot
+                worker.unfetched -= 1
+                self._granted.pop(self._next, None)
+                self._next += 1
+                self._grant()
+            elif more or any(worker.orders for worker in self._workers):
+                self._handle(*self._wait())
+            else:
+                return
+
+    def close(self) -> None:
+        """End all workers; those that do not end by themselves are killed."""
+        for worker in self._workers:
+            worker.close_stdin()
+        for worker in self._workers:
+            try:
+                worker.process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()  # it holds nothing that could be lost
+                worker.process.wait()
+            worker.stderr.close()
+        self._workers.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _start(self) -> _Worker:
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            "from ocrstore.building.workers import serve; serve()"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, **_WORKER_ENVIRONMENT},
+        )
+        assert process.stdin is not None and process.stdout is not None
+        slots = SlotReader(process.pid)
+        worker = _Worker(process, process.stdin, process.stdout, stderr, slots)
+        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
+        worker.send(self._setup)
+        return worker
+
+    def _listen(self, worker: _Worker) -> None:
+        """Pass on a worker's messages, and None when there are no more; runs in a thread."""
+        try:
+            while True:
+                self._events.put((worker, pickle.load(worker.stdout)))
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):  # ended within a message
+            self._events.put((worker, None))
+        finally:
+            worker.stdout.close()
+
+    def _wait(self) -> tuple[_Worker, Any]:
+        while True:
+            with suppress(queue.Empty):
+                # Windows handles Ctrl-C only between calls, so none may take long
+                return self._events.get(timeout=1)
+
+    def _feed(self, coming: Iterator[tuple[int, Task]]) -> bool:
+        """Give out tasks while there is room; False when there are no more."""
+        while True:
+            worker = min(self._workers, key=lambda w: (len(w.orders), w.unfetched))
+            if len(worker.orders) >= _OUTSTANDING:
+                return True
+            if self._again:  # never held up by results: it may be the one that is waited for
+                order = self._again.popleft()
+            elif len(worker.orders) + worker.unfetched >= RESULTS_PER_WORKER:
+                return True
+            else:
+                following = next(coming, None)
+                if following is None:
+                    return False
+                order = _Order(*following)
+            worker.orders.append(order)
+            worker.send(order)
+
+    def _handle(self, worker: _Worker, message: Any) -> None:
+        if worker not in self._workers:
+            return
+        if message is None:
+            self._replace(worker)
+        elif isinstance(message, _Need):
+            self._asking[message.number] = (worker, message.nbytes)
+            self._grant()
+        else:
+            order = worker.orders.popleft()
+            assert order.number == message.number
+            self._take(worker, order, message)
+
+    def _take(self, worker: _Worker, order: _Order, message: _Done) -> None:
+        outcome = message.outcome
+        if isinstance(outcome, str):
+            raise OCRStoreError(
+                f"{order.task.sample.key}: a worker failed, which is a bug in ocrstore or in a "
+                f"transform of the pipeline; finished samples are kept:\n{outcome}"
+            )
+        if message.ticket is not None and isinstance(outcome, Derived):
+            try:
+                memory = worker.slots.receive(message.ticket)
+            except RuntimeError:
+                with suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(timeout=10)
+                if worker.process.returncode is None:
+                    raise
+                self._again.append(order)  # it crashed on the next picture, and this one is lost
+                return
+            outcome = replace(outcome, columns=_columns(message, memory))
+        self._done[order.number] = (worker, order.task, outcome)
+        worker.unfetched += 1
+
+    def _grant(self) -> None:
+        """Let large pictures in while they fit, and always the one that is waited for."""
+        for number in sorted(self._asking):
+            worker, nbytes = self._asking[number]
+            if number == self._next or sum(self._granted.values()) + nbytes <= self._budget:
+                del self._asking[number]
+                self._granted[number] = nbytes
+                worker.send(True)
+
+    def _replace(self, worker: _Worker) -> None:
+        """Replace a worker that crashed; raise WorkerDiedError for one that was killed."""
+        code = worker.process.wait()
+        current = worker.orders[0] if worker.orders else None
+        crashed = code in _CRASHES or (sys.platform == "win32" and code not in (0, 1))
+        if not crashed or current is None:
+            raise _killed(code, current, worker.last_output())
+        worker.close_stdin()
+        worker.stderr.close()
+        self._asking.pop(current.number, None)
+        self._crashes[current.number] = self._crashes.get(current.number, 0) + 1
+        orders = list(worker.orders)
+        if self._crashes[current.number] >= _TRIES:
+            message = f"the decoder crashed {_TRIES} times ({_signal_name(code)})"
+            problem = Problem("crashed", message, key=current.task.sample.key)
+            self._done[current.number] = (worker, current.task, problem)
+            orders.pop(0)
+        self._again.extendleft(reversed(orders))
+        self._workers[self._workers.index(worker)] = self._start()
+
+
+def _columns(message: _Done, memory: Any) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for name, at in message.placed.items():
+        columns[name] = at.array(memory)
+        if name in message.jpeg_shapes:
+            columns[name] = JPEGBytes(columns[name].tobytes(), message.jpeg_shapes[name])
+    return columns
+
+
+def _signal_name(code: int) -> str:
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"exit code {code}"
+
+
+def _killed(code: int, current: _Order | None, last_output: str) -> WorkerDiedError:
+    where = f" while deriving {current.task.sample.key!r}" if current else ""
+    advice = "Finished samples are kept; build again to resume."
+    if code == -getattr(signal, "SIGKILL", 9):
+        advice += " If the system ran out of memory, use fewer --workers."
+    tail = f"\nLast output on stderr:\n{last_output}" if last_output else ""
+    return WorkerDiedError(
+        f"a worker process was killed ({_signal_name(code)}){where}. {advice}{tail}"
+    )
+
+
+# --- the worker's side
+
+
+def serve() -> None:
+    """Run a worker process until its standard input ends."""
+    # Ctrl-C reaches the whole process group; the build decides, and closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # messages have the pipe to themselves; what libraries print to stdout goes to stderr
+    outgoing = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        _serve(sys.stdin.buffer, outgoing)
+    except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+        pass  # the build has ended, or was killed
+    finally:
+        with suppress(OSError):
+            outgoing.close()
+
+
+def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+    import cv2
+
+    cv2.setNumThreads(1)  # the workers are the parallelism
+    setup: _Setup = pickle.load(incoming)
+    slots = SlotWriter(folder=setup.folder, keep_nbytes=setup.share_nbytes)
+    deriver = Deriver(setup.job)
+    waiting: deque[_Order] = deque()
+    while True:
+        order: _Order = waiting.popleft() if waiting else pickle.load(incoming)
+
+        def reserve(nbytes: int, number: int = order.number) -> None:
+            if nbytes > setup.share_nbytes:
+                _send(outgoing, _Need(number, nbytes))
+                # the next order may be in the pipe already, before the answer
+                while isinstance(message := pickle.load(incoming), _Order):
+                    waiting.append(message)
+
+        _send(outgoing, _work(order, deriver, reserve, slots))
+
+
+def _work(
+    order: _Order, deriver: Deriver, reserve: Callable[[int], None], slots: SlotWriter
+) -> _Done:
+    try:
+        derived = deriver.derive(order.task, reserve=reserve)
+        return _fill_slot(order.number, derived, slots)
+    except SkippedPictureError as exc:
+        return _Done(order.number, exc.problem)
+    except (EOFError, BrokenPipeError):
+        raise
+    except Exception:  # whatever it is, the build reports it with the traceback
+        return _Done(order.number, traceback.format_exc())
+
+
+def _fill_slot(number: int, derived: Derived, slots: SlotWriter) -> _Done:
+    arrays, jpeg_shapes = {}, {}
+    for name, value in derived.columns.items():
+        if isinstance(value, JPEGBytes):
+            arrays[name] = np.frombuffer(value.data, np.uint8)
+            jpeg_shapes[name] = value.shape
+        else:
+            arrays[name] = value
+    placed = place({name: (array.dtype, array.shape) for name, array in arrays.items()})
+    ticket, memory = slots.take(needed_nbytes(placed.values()))
+    for name, at in placed.items():
+        np.copyto(at.array(memory), arrays[name])
+    return _Done(number, derived.without_columns(), ticket, placed, jpeg_shapes)
