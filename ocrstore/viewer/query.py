@@ -198,7 +198,8 @@ class _Pool:
             self._waiting += not full
         if not full:
             try:
-                if self._slots.acquire(timeout=self._seconds):
+                # longer than one query: a process has to start as well
+                if self._slots.acquire(timeout=self._seconds + 5):
                     return
             finally:
                 with self._lock:
