@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console, explain_missing, progress_bar
+from ocrstore.cli.console import STORE, console, explain_missing, progress_bar, shown
 
 
 @click.command("view")
@@ -15,16 +14,20 @@ from ocrstore.cli.console import STORE, console, explain_missing, progress_bar
 @click.option(
     "--predictions",
     type=click.Path(exists=True, path_type=Path),
-    help="Boxes to lay over: a folder of ICDAR text files, or JSON, as `predict` writes them.",
+    help="Predictions to compare: ICDAR text files in a folder or a JSON file, see `predict`.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Which port; by default a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port; default: a free one.",
 )
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 def view_command(store: Path, predictions: Path | None, port: int, no_browser: bool) -> int:
-    """Look at a store in the browser: grid, filters, one sample large, maps, predictions.
+    """Browse a store: grid, search by words or SQL, single samples, maps, predictions.
 
-    Answers on this machine only, to whoever has the address that is printed. Ctrl-C ends it.
+    The server is reachable from this machine only, with the address that it prints. Stop it with
+    Ctrl-C.
 
     \b
     Examples:
@@ -46,13 +49,13 @@ def view_command(store: Path, predictions: Path | None, port: int, no_browser: b
             f" precision {total.precision:.4f}, recall {total.recall:.4f}, H-mean {total.hmean:.4f}"
         )
         for name in scores.predictions.unknown[:5]:
-            out.print(f"[yellow]·[/] not in the store: {escape(name)}")
+            out.print(f"[yellow]·[/] not in the store: {shown(name)}")
         if len(scores.predictions.unknown) > 5:
             out.print(f"  ... and {len(scores.predictions.unknown) - 5} more", style="dim")
     viewer = Viewer(live, port=port)
-    out.print(f"[bold]{escape(str(store))}[/] is shown at")
+    out.print(f"[bold]{shown(store)}[/] is served at")
     out.print(f"  {viewer.url}", soft_wrap=True)
-    out.print("Ctrl-C ends the viewer.", style="dim")
+    out.print("Press Ctrl-C to stop.", style="dim")
     viewer.run(ready=None if no_browser else lambda: open_browser(viewer.url))
-    out.print("viewer ended", style="dim")
+    out.print("stopped", style="dim")
     return 0

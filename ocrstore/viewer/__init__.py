@@ -1,1 +1,1 @@
-"""The local web viewer: a store's samples in a browser, and nothing else."""
+"""The local web viewer: shows the samples of a store in the browser."""

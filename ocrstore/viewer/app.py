@@ -1,4 +1,4 @@
-"""The addresses that the viewer answers: the page, its files, facts as JSON, pictures."""
+"""The routes of the viewer: the page and its files, JSON, pictures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ocrstore.viewer.renditions import SIZES
 from ocrstore.viewer.samples import Selection
 
 _PICTURE_CACHE = "private, max-age=86400"
-"""For pictures, whose addresses name the state of the store that they are of."""
+"""Pictures may be cached: their URLs contain the state of the store."""
 _TYPES = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -38,7 +38,7 @@ Endpoint = Callable[[Request], Response]
 
 
 def make_app(live: Live) -> Starlette:
-    """Return the application; who may use it is decided by `auth.Guard`."""
+    """Return the application; `auth.Guard` checks who may use it."""
     files = _load_files()
 
     def page(request: Request) -> Response:
@@ -109,7 +109,7 @@ def make_app(live: Live) -> Starlette:
 
 
 def _guarded(endpoint: Endpoint) -> Endpoint:
-    """Turn ocrstore's errors into answers that the page can show."""
+    """Turn errors into JSON responses that the page can show."""
 
     def answer(request: Request) -> Response:
         try:
@@ -149,7 +149,7 @@ def _number(request: Request, name: str, default: int) -> int:
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise UnknownRowError(f"{name} is a whole number, not {text[:20]!r}.")
+        raise UnknownRowError(f"{name}: expected an int, found {text[:20]!r}.")
     return int(text)
 
 
@@ -166,7 +166,7 @@ def _cached(data: bytes | None, kind: str, tag: str) -> Response:
 
 
 def _load_files() -> dict[str, bytes]:
-    """Read the page's files once: what is not among them cannot be asked for."""
+    """Read the static files once; no other file can be requested."""
     folder = resources.files("ocrstore.viewer") / "static"
     return {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.is_file()}
 

@@ -37,7 +37,7 @@ _HEADERS = {
 
 
 def new_token() -> str:
-    """Return a token that cannot be guessed."""
+    """Return a random token of 192 bits."""
     return secrets.token_urlsafe(24)
 
 
@@ -47,7 +47,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
         self._app = app
         self._token = token.encode()
-        # browsers send cookies to every port of a host, so the name tells viewers apart
+        # browsers send cookies to every port of a host: the port in the name keeps viewers apart
         self._cookie = f"ocrstore_{port}"
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         if port == 80:
@@ -61,15 +61,16 @@ class Guard:
         answer: ASGIApp = self._app
         cookie = None
         if headers.get("host", "") not in self._hosts:
-            # another name that points here may be a page trying to read what is served (rebinding)
+            # against DNS rebinding: a foreign name that resolves to this machine
             answer = _refusal(
-                "This address is not the viewer’s",
+                "Wrong host name",
                 "The viewer answers to <code>127.0.0.1</code> and <code>localhost</code> only. "
                 "Open the address that <code>ocrstore view</code> printed.",
             )
         elif not self._from_here(scope, headers):
             answer = _refusal(
-                "This request came from another page", "Only the viewer’s own page may do that."
+                "This request came from another page",
+                "Only the viewer’s own page may send it.",
             )
         else:
             given = _query_token(scope)
@@ -108,7 +109,7 @@ class Guard:
         return [value.strip() for name, _, value in pairs if name.strip() == self._cookie]
 
     def _from_here(self, scope: Scope, headers: Headers) -> bool:
-        """Tell whether a request that changes something comes from the viewer's own page."""
+        """Tell whether a request that changes something has the viewer's own origin."""
         if scope["method"] in ("GET", "HEAD"):
             return True
         origin = headers.get("origin", "")

@@ -50,7 +50,7 @@ class Live:
         self.catalog = self._open(tell)
 
     def reload(self) -> Catalog:
-        """Show what the file holds now; if it cannot be opened, all stays as it was."""
+        """Open the file again; on an error the state that is open stays."""
         with self._lock:
             old, self.catalog = self.catalog, self._open(None)
             old.close()
@@ -65,7 +65,7 @@ class Live:
         with self._lock:
             now = self._signature()
             if now is None:
-                return News("gone", f"{self._path.name} is no longer there.")
+                return News("gone", f"{self._path.name} has been removed.")
             if now == self._opened:
                 return _SAME
             if now != self._news[0]:

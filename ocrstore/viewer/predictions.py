@@ -26,7 +26,7 @@ _LARGEST = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One detection: an outline in the picture's own pixels, and how sure the detector was."""
+    """One detection: a polygon in pixels of the picture, and its score."""
 
     points: npt.NDArray[np.float64]
     """(n, 2)"""
@@ -35,20 +35,26 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Detections by the row of the sample they belong to."""
+    """Detections by row of the sample."""
 
     path: str
     boxes: Mapping[int, tuple[Box, ...]]
-    """Only of samples that the files speak of; an empty file says that nothing was found."""
+    """Only samples that the files mention; an empty file means that nothing was found."""
     unknown: tuple[str, ...]
-    """Pictures in the files that the store does not have."""
+    """Names in the files that match no sample."""
 
 
 def read_predictions(path: Path, keys: Iterable[str]) -> Predictions:
-    """Read a folder of text files (and its boxes.json, if there is one), or a JSON file.
+    """Read predictions and assign them to samples.
 
-    Files belong to the sample of the same name: `res_img_1.txt` or `img_1.txt` to `img_1.jpg`,
-    with the same folders before it or, where only one sample has that name, without.
+    Args:
+        path: A folder of text files, with or without a boxes.json, or a JSON file.
+        keys: The keys of the samples, in order. A file belongs to the sample of the same name:
+            `res_img_1.txt` or `img_1.txt` to `img_1.jpg`, with the same folders before it or,
+            where only one sample has that name, without.
+
+    Raises:
+        SourceError: A file cannot be read or parsed, or none of them belongs to a sample.
     """
     if path.is_dir():
         named = _read_folder(path)
@@ -71,13 +77,14 @@ def read_predictions(path: Path, keys: Iterable[str]) -> Predictions:
     if named and not boxes:
         raise SourceError(
             f"{path}: none of its {len(named)} pictures is in the store; they are called "
-            f"{next(iter(named))!r}, the store's {names.example!r}. Is it another data set?"
+            f"{next(iter(named))!r}, the store's {names.example!r}. "
+            "Do they belong to another data set?"
         )
     return Predictions(str(path), boxes, tuple(unknown))
 
 
 class _Names:
-    """Finds a sample by its key, the key without suffix, or the bare name where that is unique."""
+    """Look up a sample by its key, the key without suffix, or the file name if that is unique."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._exact: dict[str, int] = {}
@@ -110,7 +117,7 @@ def _read_folder(folder: Path) -> dict[str, tuple[Box, ...]]:
     files = sorted(folder.rglob("*.txt"))
     if not files and not together.is_file():
         raise SourceError(
-            f"{folder}: no predictions in it; expected text files (res_img_1.txt) or boxes.json."
+            f"{folder}: contains no predictions; expected text files (res_img_1.txt) or boxes.json."
         )
     for file in files:
         name = file.relative_to(folder).with_suffix("").as_posix()
@@ -158,7 +165,7 @@ def _read_json(path: Path) -> dict[str, tuple[Box, ...]]:
     except (ValueError, RecursionError) as exc:
         raise SourceError(f"{path}: not valid JSON: {exc}.") from exc
     if not isinstance(record, dict):
-        raise SourceError(f"{path}: expected an object of picture names, found a list or a value.")
+        raise SourceError(f"{path}: expected a JSON object with picture names as keys.")
     return {
         str(key): tuple(
             _parse_box(box, f"{path}: {key!r}, box {position}")
@@ -204,7 +211,7 @@ Tell = Callable[[int, int], None]
 
 
 class Scores:
-    """What the ICDAR 2015 protocol says of every sample that the predictions speak of."""
+    """Scores by the ICDAR 2015 protocol for every sample that has predictions."""
 
     def __init__(self, store: Store, predictions: Predictions, *, tell: Tell | None = None) -> None:
         self.predictions = predictions
@@ -221,7 +228,7 @@ class Scores:
             if tell is not None:
                 tell(done, len(predictions.boxes))
         self.total = PictureScore(*totals.tolist())
-        """The counts of all samples together, as the evaluation sums them."""
+        """Counts summed over all samples."""
 
     def pairing(self, row: int) -> Pairing:
         """Match one sample's predictions with its polygons."""
@@ -230,7 +237,7 @@ class Scores:
         return pair(found, truths.polygons, truths.ignored)
 
     def to_json(self) -> dict[str, Any]:
-        """Describe all samples together."""
+        """Return the scores of all samples together, for the page."""
         total = self.total
         return {
             "path": self.predictions.path,

@@ -198,7 +198,8 @@ class _Pool:
             self._waiting += not full
         if not full:
             try:
-                if self._slots.acquire(timeout=self._seconds):
+                # longer than one query: a process has to start as well
+                if self._slots.acquire(timeout=self._seconds + 5):
                     return
             finally:
                 with self._lock:
@@ -443,7 +444,7 @@ def _explain(text: str, condition: str) -> tuple[str, int | None]:
             message = "the condition is incomplete"  # duckdb complains of our own parenthesis
     if error.get("error_subtype") == "COLUMN_NOT_FOUND":
         names = [n.removeprefix("samples.") for n in error.get("candidates", "").split(",") if n]
-        hint = f"; did you mean {' or '.join(names[:3])}?" if names else ""
+        hint = f"; did you mean {' or '.join(names[:2])}?" if names else ""
         message = f"there is no field {error.get('name')}{hint}"
     return message[:400].rstrip(".!") + ("" if message.endswith("?") else "."), position
 

@@ -23,21 +23,21 @@ _LARGEST_ENTRY = 1e9
 
 @dataclass(frozen=True, slots=True)
 class ShownView:
-    """A baked view: the names of its columns by what they are."""
+    """A baked view: its columns by role (`tensor`, `inverse_matrix`, maps)."""
 
     name: str
     columns: Mapping[str, str]
 
     @property
     def maps(self) -> list[str]:
-        """The maps and masks it has."""
+        """The roles of its maps and masks."""
         return [name for name in MAPS if name in self.columns]
 
 
 def find_views(store: Store) -> tuple[ShownView, ...]:
     """Return a store's views, the default one first.
 
-    A store that was not made by `build` has one if its columns carry the names of a view.
+    A store that `build` did not make has one view if its columns have the usual names.
     """
     recorded = store.metadata.get("views")
     entries: dict[str, Mapping[str, Any]] = {}
@@ -65,7 +65,7 @@ def find_views(store: Store) -> tuple[ShownView, ...]:
 
 
 def find_picture(store: Store) -> str | None:
-    """Return the column with whole pictures."""
+    """Return the column with the original pictures, if there is one."""
     if "image" in store.columns and _is_picture(store, "image"):
         return "image"
     taken = {column for view in find_views(store) for column in view.columns.values()}
@@ -119,10 +119,12 @@ def _is_picture(store: Store, column: str) -> bool:
     return spec.dtype == "uint8" and len(spec.shape) == 3 and spec.shape[2] == 3
 
 
+# ---- encoding ----
+
 Pixels = npt.NDArray[np.uint8]
 
 MAX_SIDE = 8192
-"""Larger pictures are shown smaller: browsers refuse them."""
+"""Larger pictures are scaled down: browsers do not show them."""
 _LOSSLESS_PIXELS = 1_500_000
 
 # RGB; the legend of the page has the same ones
@@ -135,7 +137,7 @@ _TINTS = {
 
 
 def encode_picture(pixels: Pixels) -> tuple[bytes, str]:
-    """Encode a picture to be looked at closely; returns bytes and media type."""
+    """Encode a picture in full size; return bytes and media type."""
     pixels = shrink(pixels, MAX_SIDE)
     bgr = np.ascontiguousarray(pixels[..., ::-1])
     if bgr.shape[0] * bgr.shape[1] <= _LOSSLESS_PIXELS:
@@ -151,10 +153,10 @@ def encode_thumbnail(pixels: Pixels) -> bytes:
 
 
 def encode_map(name: str, values: npt.NDArray[Any]) -> bytes:
-    """Encode a map or mask as a PNG in one colour that is as opaque as the map is high.
+    """Encode a map or mask as a PNG of one colour whose alpha channel is the map.
 
-    The threshold map is stretched over its own range, so that its ramp is visible. Of the
-    probability mask the part that does not count is shown, of the threshold mask the one that does.
+    The threshold map is scaled to its own range, which makes its ramp visible. The probability
+    mask is opaque where pixels do not count, the threshold mask where they do.
     """
     strength = np.nan_to_num(np.asarray(values, np.float32), posinf=0.0, neginf=0.0)
     if name == "thresh_map" and strength.size:
@@ -171,7 +173,7 @@ def encode_map(name: str, values: npt.NDArray[Any]) -> bytes:
 
 
 def shrink(pixels: Pixels, side: int) -> Pixels:
-    """Return a picture whose longer side is at most `side`."""
+    """Scale a picture down so that its longer side is at most `side`."""
     height, width = pixels.shape[:2]
     if max(height, width) <= side or not pixels.size:
         return pixels
@@ -189,6 +191,8 @@ def _encode(suffix: str, pixels: Pixels, options: list[int]) -> bytes:
     return bytes(data)
 
 
+# ---- thumbnails ----
+
 SIZES = (160, 320, 640)
 
 # RGB; style.css has the same
@@ -205,14 +209,14 @@ _SHIFT = 4  # fractional bits of OpenCV's coordinates
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A polygon in the picture's frame, and what it is."""
+    """A polygon in pixels of the picture, and its state (a key of `COLOURS`)."""
 
     points: npt.NDArray[np.float64]
     state: str
 
 
 class Thumbnails:
-    """Makes the thumbnails of one state of a store. Threads may share it."""
+    """Make the thumbnails of one state of a store. Threads may share it."""
 
     def __init__(self, store: Store, picture: str | None, view: ShownView | None) -> None:
         self._store = store
@@ -223,7 +227,7 @@ class Thumbnails:
         """The column they are made from."""
 
     def tag(self, row: int, side: int, outlines: list[Outline]) -> str:
-        """Return the ETag: the hash of the row, and of what is drawn over it."""
+        """Return the ETag: hashes of the row and of the outlines."""
         if self.column is None:
             raise UnknownColumnError(f"{self._store.path}: no column holds pictures.")
         digest = xxhash.xxh3_64(str(side).encode())
@@ -260,7 +264,7 @@ class Thumbnails:
 def _cut(
     pixels: Pixels, forward: npt.NDArray[np.float64], size: tuple[int, int]
 ) -> tuple[Pixels, npt.NDArray[np.float64]]:
-    """Cut a view to where the picture lies in it; returns pixels and their top-left corner."""
+    """Crop a view to the picture without its padding; return pixels and top-left corner."""
     height, width = size
     corners = transform_points(forward, [(0, 0), (width, 0), (width, height), (0, height)])
     if not np.isfinite(corners).all():
@@ -277,7 +281,7 @@ def _draw(pixels: Pixels, points: npt.NDArray[np.float64], outline: Outline) -> 
     if not np.isfinite(points).all() or np.abs(points).max(initial=0) > 1e6:
         return
     whole = np.rint((points - 0.5) * (1 << _SHIFT)).astype(np.int32).reshape(-1, 1, 2)
-    small = float(np.ptp(points, axis=0).min()) < 14  # a thick line would hide what is inside
+    small = float(np.ptp(points, axis=0).min()) < 14  # a thick line would hide the text
     thick = 1 if small or max(pixels.shape[:2]) <= 240 else 2
     colour = COLOURS[outline.state]
     cv2.polylines(pixels, [whole], True, colour, thick, cv2.LINE_AA, _SHIFT)

@@ -83,7 +83,7 @@ class Selector:
 
 
 class Catalog:
-    """A store that was opened, and everything derived from it. Threads may share it."""
+    """One state of an open store, and what the page shows of it. Threads may share it."""
 
     def __init__(self, store: Store, scores: Scores | None) -> None:
         self.store = store
@@ -95,7 +95,7 @@ class Catalog:
         self.thumbnails = Thumbnails(store, self.picture, self.views[0] if self.views else None)
         mapping = store.snapshot.mapping
         self.state = f"{store.fingerprint[:12]}.{store.generation}.{mapping.inode:x}"
-        """Differs between any two states; part of the addresses of pictures."""
+        """Different for every state; part of the URLs of pictures."""
 
     def close(self) -> None:
         """End the child processes that run queries."""
@@ -132,7 +132,7 @@ class Catalog:
         }
 
     def page(self, selection: Selection, start: int, count: int) -> dict[str, Any]:
-        """Return what the grid shows of some samples, as columns."""
+        """Return a page of the grid, by columns."""
         rows = self.selector.rows(selection)
         shown = rows[max(0, start) : max(0, start) + min(count, MAX_PAGE)]
         taken = pa.array(shown)
@@ -152,7 +152,7 @@ class Catalog:
         return page
 
     def position(self, selection: Selection, row: int) -> int | None:
-        """Return where in a query's answer a row stands."""
+        """Return the position of a row in a selection, or None."""
         found = np.flatnonzero(self.selector.rows(selection) == row)
         return int(found[0]) if len(found) else None
 
@@ -160,7 +160,7 @@ class Catalog:
         return name in self.fields and self.fields[name].kind == NUMBER
 
     def check_row(self, row: int) -> int:
-        """Return a row that exists."""
+        """Return the row, or raise UnknownRowError if there is none."""
         if not 0 <= row < len(self.store):
             raise UnknownRowError(
                 f"{self.store.path}: no row {row} among its {len(self.store)} samples."
@@ -203,7 +203,7 @@ class Catalog:
         }
 
     def outlines(self, row: int) -> list[Outline]:
-        """Return what is drawn on a thumbnail: polygons, or how the predictions fared."""
+        """Return the polygons to draw on a thumbnail: ground truth, hits, misses, false alarms."""
         truths = read_truths(self.store, row)
         states = ["ignored" if flag else "truth" for flag in truths.ignored]
         alarms: list[Outline] = []
@@ -218,7 +218,7 @@ class Catalog:
         return sorted(drawn + alarms, key=lambda outline: outline.state != "ignored")
 
     def render(self, row: int, column: str) -> tuple[bytes, str]:
-        """Return a column's row as a browser shows it: bytes and media type."""
+        """Encode one row of a picture or map column; return bytes and media type."""
         if column not in self.store.columns:
             raise UnknownColumnError(f"{self.store.path}: no column {column!r}.")
         if column == self.picture:
@@ -286,7 +286,7 @@ def _state(found: int, partner: dict[int, int], counted: set[int]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can say it: no NaN, no bytes, no dates, no integer beyond 2**53."""
+    """Return a value that JSON and JavaScript can represent: no NaN, bytes or int beyond 2**53."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, (list, tuple)):

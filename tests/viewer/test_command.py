@@ -63,7 +63,7 @@ def test_prints_the_address_answers_and_ends_with_ctrl_c(shared_store):
     caught.value.close()
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=120)
-    assert process.returncode == 0 and error == "" and "ended" in out
+    assert process.returncode == 0 and error == "" and "stopped" in out
 
 
 def test_a_port_in_use(run, shared_store):

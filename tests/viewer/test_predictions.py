@@ -82,7 +82,7 @@ def test_json(tmp_path):
         ({"img_1.txt": f"{LINE}\n1,2,3\n"}, "img_1.txt line 2.*found 3"),
         ({"img_1.txt": "1,2,3,4,5,6,7,nan"}, "not finite"),
         ({"boxes.json": "{"}, "not valid JSON"),
-        ({"boxes.json": "[]"}, "object of picture names"),
+        ({"boxes.json": "[]"}, "object with picture names"),
         ({"boxes.json": '{"a/img_1.jpg": [{"points": "x"}]}'}, "box 0.*three or more"),
         ({"boxes.json": '{"a/img_1.jpg": [{"points": [1,2,3,4,5,6], "score": "x"}]}'}, "score"),
         (
@@ -92,7 +92,7 @@ def test_json(tmp_path):
         ({"boxes.json": '{"a": [{"points": [1,2,3,4,5,6], "score": 1%s}]}' % ("0" * 400)}, "score"),
         ({"boxes.json": '{"": [], "/": [], "res_.": [], "..": []}'}, "none of its 4 pictures"),
         ({"elsewhere.txt": LINE}, "none of its 1 pictures"),
-        ({"readme.md": ""}, "no predictions in it"),
+        ({"readme.md": ""}, "contains no predictions"),
     ],
 )
 def test_what_is_wrong(tmp_path, files, words):

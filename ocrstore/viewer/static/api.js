@@ -1,4 +1,4 @@
-// Talking to the server: facts as JSON, addresses of pictures, errors with a kind.
+// Requests to the server: JSON, URLs of pictures, errors with a kind.
 
 export class ApiError extends Error {
   constructor(kind, message, position) {
@@ -21,11 +21,11 @@ async function ask(path, options) {
     response = await fetch(path, { ...options, headers: { accept: "application/json" } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw tell(new ApiError("offline", "The viewer does not answer. Was it ended in the terminal?"));
+    throw tell(new ApiError("offline", "The viewer does not answer. Was it stopped in the terminal?"));
   }
   if (response.status === 403) {
     throw tell(
-      new ApiError("denied", "The viewer was started anew. Open the address it printed last."),
+      new ApiError("denied", "The viewer was restarted. Open the address that it printed last."),
     );
   }
   let answer;
@@ -54,7 +54,7 @@ export function get(path, parameters = {}, signal = undefined) {
 
 export const post = (path) => ask(path, { method: "POST" });
 
-// addresses name the state of the store, so that a replaced one is not taken from the cache
+// URLs contain the state of the store: after a change nothing old comes from the cache
 export function thumbnail(state, row, side, outlines) {
   return `/thumbnail/${row}?side=${side}&outlines=${outlines ? 1 : 0}&state=${state}`;
 }

@@ -1,4 +1,4 @@
-// Small ways to make elements; no text from a store is ever read as markup.
+// Create elements; text of a store is never parsed as HTML.
 
 export const find = (id) => document.getElementById(id);
 

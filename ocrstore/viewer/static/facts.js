@@ -1,4 +1,4 @@
-// What is known of one sample, in words: scores, regions, attributes, columns.
+// The facts about one sample: scores, polygons, attributes, columns.
 
 import { bytes, count, make, share } from "./dom.js";
 

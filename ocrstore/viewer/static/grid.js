@@ -1,4 +1,4 @@
-// The grid: as many tiles as fit the window, moved and filled anew while scrolling.
+// The grid: as many tiles as fit the window, reused while scrolling.
 
 import * as api from "./api.js";
 import { count, find, make, share } from "./dom.js";

@@ -1,4 +1,4 @@
-// What lies over each other on the stage: picture, baked view, maps, outlines, texts.
+// The layers of the stage: picture, baked view, maps, outlines, texts.
 
 import * as api from "./api.js";
 import { find, make, shape } from "./dom.js";

@@ -1,4 +1,4 @@
-// Brings the parts together: the store's facts, the route, the keys.
+// Start the page: load the store's facts, follow the URL, handle keys.
 
 import * as api from "./api.js";
 import { bytes, count, find, make, share } from "./dom.js";
@@ -42,7 +42,7 @@ async function start(news) {
   grid.outlines = load("outlines", true);
   find("outlines").setAttribute("aria-pressed", grid.outlines);
   if (first && facts.predictions && !current().sort && !current().filter) {
-    go({ sort: "hmean" }, { replace: true }); // the worst first: that is what one looks for
+    go({ sort: "hmean" }, { replace: true }); // the worst first
   }
   await show({ anew: true });
 }

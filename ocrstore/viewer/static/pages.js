@@ -1,4 +1,4 @@
-// The rows of the current query, fetched page by page and forgotten again; never all at once.
+// The rows of the current selection, fetched and cached page by page.
 
 import * as api from "./api.js";
 import { query } from "./route.js";
@@ -14,7 +14,7 @@ export class Pages {
   state = "";
   sql = false; // whether the server read the filter as SQL
 
-  // forget everything and ask anew; resolves with the first page
+  // clear the cache; resolves with the first page
   async reset() {
     this.#generation += 1;
     for (const { abort } of this.#waiting.values()) abort.abort();
@@ -23,7 +23,7 @@ export class Pages {
     return this.#load(0);
   }
 
-  // what is known of one position, or undefined
+  // the sample at a position, or undefined if it is not loaded
   at(position) {
     const page = this.#pages.get(Math.floor(position / SIZE));
     if (!page) return undefined;
@@ -43,7 +43,7 @@ export class Pages {
     return this.at(position);
   }
 
-  // make sure of a range; resolves to true if anything new came
+  // load a range; resolves to true if anything was new
   async need(first, last) {
     const wanted = [];
     for (let page = Math.floor(first / SIZE); page <= Math.floor(last / SIZE); page += 1) {

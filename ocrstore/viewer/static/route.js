@@ -1,4 +1,4 @@
-// Where we are, kept in the address: which sample, which filter, which order. A link is a place.
+// The state of the page in the URL: sample, filter, order.
 
 const listeners = new Set();
 

@@ -1,4 +1,4 @@
-// One sample large: which picture is shown, what lies over it, and the way to its neighbours.
+// The page of one sample: which picture and layers are shown, previous and next.
 
 import * as api from "./api.js";
 import { count, find, make } from "./dom.js";

@@ -1,4 +1,4 @@
-// Zoom and pan over one frame of pixels: mouse, touch, keyboard. Knows nothing of what is shown.
+// Zoom and pan by mouse, touch and keyboard.
 
 const MAX_ZOOM = 40;
 
