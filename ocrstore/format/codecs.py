@@ -1,4 +1,4 @@
-"""How a row's array becomes stored bytes and back (FORMAT.md 5.4). JPEG bytes pass through."""
+"""Encode and decode rows: raw, zstd, lz4 (FORMAT.md 5.4). JPEG bytes are stored as given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ZSTD_LEVEL = 3
 
 
 def encode_row(column: Column, array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return the bytes to store for a conforming array; for `raw` they are the array's own."""
+    """Return the bytes to store for a conforming array; for `raw` a view of the array itself."""
     flat = array.reshape(-1).view(np.uint8)
     if column.is_raw:
         return flat
@@ -26,7 +26,7 @@ def encode_row(column: Column, array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]
 def decode_row(
     column: Column, data: memoryview, shape: tuple[int, ...], *, where: str
 ) -> npt.NDArray[Any]:
-    """Return the read-only array of a zstd or lz4 row."""
+    """Decode a zstd or lz4 row into a read-only array of its own."""
     nbytes = column.nbytes_of(shape)
     if nbytes == 0:
         array: npt.NDArray[Any] = np.empty(shape, column.numpy_dtype)
@@ -48,7 +48,7 @@ def _decompress(column: Column, data: memoryview, nbytes: int) -> npt.NDArray[np
     if column.codec == "zstd":
         buffer = _codec(column).decompress(pa.py_buffer(data), decompressed_size=nbytes)
         return np.frombuffer(buffer, np.uint8)
-    # decompress() of lz4 does not say when there was less than it was asked for
+    # Codec.decompress() of lz4 does not report a frame that is shorter than asked for
     decoded = np.empty(nbytes, np.uint8)
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
         found = stream.readinto(decoded)

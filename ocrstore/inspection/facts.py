@@ -16,11 +16,11 @@ from ocrstore.inspection.freshness import (
     check_freshness,
     source_record,
 )
-from ocrstore.inspection.integrity import Integrity, check_headers
 from ocrstore.inspection.measures import measure, view_boxes
 from ocrstore.inspection.views import StoredView, views_of
 from ocrstore.store import Store
 from ocrstore.summary import Summary, summarize
+from ocrstore.verification import Integrity, check_headers
 
 
 @dataclass(frozen=True, slots=True)
