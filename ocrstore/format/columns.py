@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.errors import SchemaError, corrupt
+from ocrstore.format.codecs import CODECS
 from ocrstore.format.layout import MAX_DIMENSION, MAX_NDIM, MAX_ROW_NBYTES
 
 DTYPES = (
@@ -18,7 +19,6 @@ DTYPES = (
     "float32",
     "float64",
 )
-CODECS = ("raw", "zstd", "lz4", "jpeg")
 
 Shape = tuple[int | None, ...]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.errors import SchemaError
-from ocrstore.format.codecs import encode_row
+from ocrstore.format.codecs import CODECS, encode_row
 from ocrstore.format.columns import Column, Encoded
 from ocrstore.format.extents import ExtentBuilder
 from ocrstore.format.index import Rows
@@ -192,7 +192,7 @@ def stored_rows(columns: Mapping[str, Column], key: str, arrays: Arrays) -> dict
         if isinstance(value, Encoded):
             rows[name] = _encoded(column, value, where)
             continue
-        if column.codec == "jpeg":
+        if CODECS[column.codec].encode is None:
             raise SchemaError(
                 f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
                 "own bytes, so that nothing is lost by encoding again."
