@@ -1,11 +1,11 @@
-"""Every exception ocrstore raises on purpose.
+"""The exceptions of ocrstore.
 
 ::
 
     OCRStoreError
     ├── NotAStoreError            the file is something else, or nothing
     ├── UnsupportedFormatError    a store, but of a format this version does not read
-    ├── CorruptStoreError         the bytes contradict themselves
+    ├── CorruptStoreError         damaged: hashes or records do not match
     ├── UnknownSampleError        no such key                  (also a KeyError)
     ├── UnknownRowError           no such row                  (also an IndexError)
     ├── UnknownColumnError        no such column               (also a KeyError)
@@ -17,9 +17,9 @@
     ├── WorkerDiedError           a worker process of a build was killed
     ├── StoreExistsError          refusing to overwrite        (also a FileExistsError)
     ├── StoreBusyError            another process is writing
-    ├── StoreChangedError         the file was replaced or cut while in use
+    ├── StoreChangedError         the file was replaced or truncated while in use
     ├── StoreClosedError          the handle was closed
-    └── WriteError                the disk refused             (also an OSError)
+    └── WriteError                the file system failed       (also an OSError)
 
 A message says what is wrong, where (file, sample, column), what was expected and what was found,
 and what to do about it. Errors of lmdb, Arrow and the decoders are translated where they enter.
@@ -41,7 +41,7 @@ class UnsupportedFormatError(OCRStoreError):
 
 
 class CorruptStoreError(OCRStoreError):
-    """The file's bytes contradict its own records."""
+    """The file is damaged: its bytes do not match its own hashes and records."""
 
 
 class _LookupError(OCRStoreError, KeyError):
@@ -83,7 +83,7 @@ class DecodeError(OCRStoreError):
 
 
 class WorkerDiedError(OCRStoreError):
-    """A worker process of a build ended before its work did."""
+    """A worker process of a build was killed or crashed."""
 
 
 class StoreExistsError(OCRStoreError, FileExistsError):
@@ -103,23 +103,23 @@ class StoreClosedError(OCRStoreError):
 
 
 class WriteError(OCRStoreError, OSError):
-    """The file system refused to write; nothing that was published is lost."""
+    """Writing failed; nothing that was published is lost."""
 
 
 def corrupt(where: str, why: str) -> CorruptStoreError:
-    """Make the error: `where` names file and part, `why` says what was expected and found."""
+    """Return the error for damage: `where` names file and part, `why` says what is wrong."""
     return CorruptStoreError(
-        f"{where}: {why.rstrip('.')}. The file is damaged or cut off: restore it from a copy or "
+        f"{where}: {why.rstrip('.')}. The file is damaged or truncated: restore it from a copy or "
         "build it again."
     )
 
 
 def cannot_write(path: str, exc: Exception) -> WriteError:
-    """Translate an error of LMDB or the system into one that says what to do."""
+    """Return the error for a failed write, by LMDB or the system, with what to do about it."""
     text = str(exc)
     remedy = "Nothing that was published is lost."
     if "No space left" in text or "File too large" in text or "quota" in text.lower():
         remedy = "Free some space and run it again. " + remedy
-    elif "Input/output error" in text:  # LMDB says this too when only part of a write had room
+    elif "Input/output error" in text:  # also what LMDB reports for a short write to a full disk
         remedy = "The disk is full or fails: free some space or replace it, run it again. " + remedy
     return WriteError(f"{path}: cannot be written: {text}. {remedy}")

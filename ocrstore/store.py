@@ -1,4 +1,4 @@
-"""Store: a path becomes columns of read-only arrays."""
+"""Store and StoredColumn: an open store, and its columns as read-only arrays."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Array: TypeAlias = "npt.NDArray[Any]"
 class StoredColumn:
     """One column of a store: `column[3]` is a sample's array, `column[0:16]` a batch.
 
-    Arrays are read-only and point into the file's mapping, which they keep alive; they stay
-    valid after the store is closed. Threads may share it.
+    Arrays of raw columns are read-only views of the mapped file, which they keep alive; they stay
+    valid after the store is closed. Thread-safe.
     """
 
     def __init__(self, name: str, snapshot: Snapshot) -> None:
@@ -65,19 +65,19 @@ class StoredColumn:
 
     @property
     def stride(self) -> int:
-        """Bytes from one row to the next where rows of a fixed-shape raw column lie in a run."""
+        """Bytes from one row to the next where rows of a fixed-shape raw column are contiguous."""
         nbytes = self.spec.row_nbytes
         return align_up(nbytes, row_alignment(nbytes, raw=True))
 
     def is_run(self, start: int, stop: int) -> bool:
-        """Tell whether rows start to stop lie at one stride, so that they are one array."""
+        """Tell whether rows start to stop are contiguous, so that they are one array."""
         self._mapping.check()  # the offsets lie in the mapping too
         if self._run_ends is None:
             self._run_ends = self._find_runs()
         return stop <= start or bool(self._run_ends[start] >= stop)
 
     def _find_runs(self) -> npt.NDArray[np.int64]:
-        """Return, for every row, the first row behind it that starts another run."""
+        """Return, for every row, the end of the contiguous run it is in."""
         count = len(self.offsets)
         rows = np.arange(count)
         if not (self.spec.is_raw and self.spec.is_fixed):
@@ -88,8 +88,8 @@ class StoredColumn:
     def __getitem__(self, rows: Any) -> Any:
         """Return one sample's array, or several samples'.
 
-        Several are one array if the column has a fixed shape (zero-copy if they lie in one run,
-        see `is_run`; else gathered into a copy), and a list of arrays otherwise.
+        Several rows are one array if the column has a fixed shape (zero-copy if they are
+        contiguous, see `is_run`; else a copy), and a list of arrays otherwise.
         """
         if isinstance(rows, (int, np.integer)):
             return self._one(self._check_row(int(rows)))
@@ -104,7 +104,7 @@ class StoredColumn:
         return (self._one(row) for row in range(len(self)))
 
     def stored(self, row: int) -> memoryview:
-        """Return a row's bytes as they lie in the file, for example a JPEG stream."""
+        """Return a row's stored bytes, for example a JPEG stream, without a copy."""
         row = self._check_row(row)
         self._mapping.check()
         start = int(self.offsets[row])
@@ -146,7 +146,7 @@ class StoredColumn:
 
 
 def _check_row(row: int, rows: StoredColumn | Store) -> int:
-    """Return a row as a position from the front."""
+    """Return a row number without a sign; UnknownRowError if there is no such row."""
     count = len(rows)
     if not -count <= row < count:
         has = f"the rows 0 to {count - 1}" if count else "no samples"
@@ -157,13 +157,13 @@ def _check_row(row: int, rows: StoredColumn | Store) -> int:
 class Store:
     """A store, opened for reading: `store[name]` is a column, `len(store)` counts samples.
 
-    Made by `ocrstore.open`. Holds one memory map and no lock; cheap to open in every process, safe
-    to share between threads and to use after fork; pickling it sends its path and generation, and
-    the receiver opens the same file.
+    Made by `ocrstore.open`. Holds one memory map and no lock. Cheap to open in every process;
+    thread-safe; usable after fork. Pickling sends path and generation, and unpickling opens the
+    same file.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, generation: int | None = None) -> None:
-        # also good when the working directory changes
+        # stays right when the working directory changes
         self._absolute = os.path.abspath(path)  # noqa: PTH100  # Path.resolve would follow links
         self._load(take_snapshot(path, generation=generation))
 
@@ -176,7 +176,7 @@ class Store:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Mapping, manifest and index, for tools that need more than arrays."""
+        """Mapped file, manifest and index, for tools that need more than arrays."""
         if self._snapshot is None:
             raise StoreClosedError(f"{self.path}: this store has been closed; open it again.")
         self._snapshot.mapping.check()  # the index lies in the mapping too
@@ -212,7 +212,7 @@ class Store:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """What each column is."""
+        """Dtype, shape and codec of every column."""
         return MappingProxyType(dict(self.snapshot.manifest.columns))
 
     @property
@@ -260,7 +260,7 @@ class Store:
             ) from None
 
     def attributes(self, sample: int | str) -> dict[str, Any]:
-        """Return what is recorded about one sample, by row or key."""
+        """Return the attributes of one sample, by row or key."""
         row = self.row(sample) if isinstance(sample, str) else _check_row(sample, self)
         names = self.snapshot.index.attributes.names
         if not names:
@@ -269,9 +269,9 @@ class Store:
         return records[0]
 
     def refresh(self) -> bool:
-        """See what was published since; return whether anything was.
+        """Switch to the newest generation; return whether there was a newer one.
 
-        Arrays taken before stay as they are.
+        Arrays taken before stay valid and unchanged.
         """
         old = self.snapshot
         new = take_snapshot(self._absolute)
@@ -285,7 +285,7 @@ class Store:
         return True
 
     def close(self) -> None:
-        """Let go of the file; arrays taken from it stay valid. Closing again does nothing."""
+        """Close the store; arrays taken from it stay valid. Closing again does nothing."""
         self._snapshot = None
         self._columns = {}
         self._keys = self._rows = None
@@ -306,9 +306,17 @@ class Store:
 
 
 def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -> Store:
-    """Open a store for reading; no payload is read.
+    """Open a store for reading; no row is read.
 
-    `generation` opens an older state, if the store has not been compacted since.
+    Args:
+        path: The store.
+        generation: An older generation, if the store has not been compacted since.
+
+    Raises:
+        NotAStoreError: The file is something else, or missing.
+        UnsupportedFormatError: It needs a newer ocrstore.
+        CorruptStoreError: It is damaged.
+        UnknownGenerationError: It does not have that generation.
     """
     return Store(path, generation=generation)
 
@@ -320,7 +328,7 @@ def _reopen(path: str, generation: int, fingerprint: str) -> Store:
         store = Store(path)  # compacted since: the same content has another number
     if store.fingerprint != fingerprint:
         raise StoreChangedError(
-            f"{path}: was replaced by a store with other content while in use (expected "
+            f"{path}: was replaced by a store with different content while in use (expected "
             f"fingerprint {fingerprint[:12]}, found {store.fingerprint[:12]}). Start again."
         )
     return store
@@ -335,7 +343,7 @@ def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Array:
-    from ocrstore.decode import decode  # decoders are needed for jpeg columns only
+    from ocrstore.decode import decode  # only jpeg columns need decoders
 
     pixels: Array = decode(bytes(data), name=where).pixels
     if pixels.shape != shape:

@@ -1,4 +1,4 @@
-"""The whole-file check: every byte is proven right, reported wrong, or shown to be dead space."""
+"""Verify a store: every byte (`verify`), or the headers only (`check_headers`)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from ocrstore.errors import CorruptStoreError, OCRStoreError, SchemaError, StoreBusyError
-from ocrstore.format.codecs import decode_row
+from ocrstore.format.codecs import CODECS, decode_row
 from ocrstore.format.columns import Column
-from ocrstore.format.extents import Extent, parse_extent
+from ocrstore.format.extents import ENTRY, Extent, parse_extent
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, check_places
 from ocrstore.format.layout import (
+    EXTENT_PREFIX,
     INDEX_PREFIX,
     MANIFEST_PREFIX,
     parse_extent_key,
     parse_numbered_key,
 )
 from ocrstore.format.lmdb_check import check_pages
-from ocrstore.format.lmdb_reader import PageReader, Value
+from ocrstore.format.lmdb_reader import Node, PageReader, Value
 from ocrstore.format.mapped_file import MappedFile
 from ocrstore.format.snapshot import (
     has_changed,
@@ -33,11 +35,13 @@ from ocrstore.format.snapshot import (
     read_manifest,
     read_metas,
 )
+from ocrstore.store import Store
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck
 
 _ATTEMPTS = 64
+_SHOWN = 20
 
 StrPath = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
@@ -46,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """One problem."""
 
     message: str
     sample: str | None = None
@@ -55,7 +59,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verification:
-    """The result: sound if `findings` is empty. `notes` tell of dead space."""
+    """The result of `verify`; `notes` are no damage: dead space, unpublished extents."""
 
     path: str
     nbytes: int = 0
@@ -103,7 +107,8 @@ def verify(
 ) -> Verification | SourceCheck:
     """Read the whole file and check every byte, or compare a store with its source.
 
-    Takes no lock: what looks wrong because the store was changed meanwhile is checked again.
+    Takes no lock; if the store was changed meanwhile and something looks wrong, the check is
+    repeated.
 
     Args:
         path: The store.
@@ -141,18 +146,18 @@ def _verify(mapping: MappedFile, progress: Progress | None) -> Verification:
     pages = PageReader(mapping.buffer, name=mapping.path)
     newest_generation(pages)
     result = Verification(mapping.path, nbytes=mapping.nbytes)
-    census = check_pages(pages)
-    result.findings += [Finding(problem) for problem in census.problems]
-    values = census.values or dict(_reachable(pages))
+    report = check_pages(pages)
+    result.findings += [Finding(problem) for problem in report.problems]
+    values = report.values or dict(_reachable(pages))
     places = _check_generations(pages, mapping, values, result)
     _check_extents(pages, values, places, result, progress)
     _note_orphans(pages, values, result)
-    _note_dead_space(pages, mapping, census.free_pages, result)
+    _note_dead_space(pages, mapping, report.free_pages, result)
     return result
 
 
 def _reachable(pages: PageReader) -> Iterator[tuple[bytes, Value]]:
-    """Yield what a damaged tree still leads to."""
+    """Yield the values that can still be found in a damaged tree."""
     with suppress(CorruptStoreError):
         for key in pages.keys_with(b""):
             with suppress(CorruptStoreError):
@@ -162,7 +167,7 @@ def _reachable(pages: PageReader) -> Iterator[tuple[bytes, Value]]:
 
 
 _Place = tuple[str, int, int]
-"""Column, file offset, nbytes; an empty row and the one behind it share their offset."""
+"""Column, file offset, nbytes; an empty row and the next one may share their offset."""
 
 _Places = dict[_Place, tuple[str, int, tuple[int, ...]]]
 """place -> (sample, hash, shape), over all generations."""
@@ -279,7 +284,7 @@ def _check_rows(
             why = f"its {nbytes} bytes at byte {place[1]} do not match their hash"
         else:
             why = ""
-            if column is not None and column.codec in ("zstd", "lz4") and shape is not None:
+            if column is not None and CODECS[column.codec].decode and shape is not None:
                 try:
                     decode_row(column, row, shape, where="its row")
                 except CorruptStoreError as exc:
@@ -290,7 +295,7 @@ def _check_rows(
 
 
 def _check_gaps(data: memoryview, extent: Extent, where: str, result: Verification) -> None:
-    """Make sure that what lies before, between and behind the rows is zero, as it was written."""
+    """Check that the padding before, between and after the rows is zero."""
     bytes_ = np.frombuffer(data, np.uint8)
     starts = [*extent.entries["offset"].tolist(), len(data)]
     ends = [extent.start, *(extent.entries["offset"] + extent.entries["nbytes"]).tolist()]
@@ -313,7 +318,7 @@ def _samples_in(places: _Places, column: str, value: Value) -> str:
 
 
 def _note_orphans(pages: PageReader, values: dict[bytes, Value], result: Verification) -> None:
-    """Tell of extents that were committed and never published; they are checked like others."""
+    """Note extents that were committed but not published; they are checked like others."""
     if not result.generations:
         return
     groups = read_manifest(pages, result.generations[-1]).groups
@@ -321,8 +326,8 @@ def _note_orphans(pages: PageReader, values: dict[bytes, Value], result: Verific
     if orphans:
         nbytes = sum(values[key].nbytes for key in orphans)
         result.notes.append(
-            f"{len(orphans)} extents ({nbytes} bytes) are not published: somebody is writing, or "
-            "was interrupted. The same command goes on with them, any other writer frees them."
+            f"{len(orphans)} extents ({nbytes} bytes) are not published: a writer is at work, or "
+            "was interrupted. The same command resumes them, any other writer frees them."
         )
 
 
@@ -342,3 +347,116 @@ def _note_dead_space(
             f"dead space behind the last page: {tail} byte{'' if tail == 1 else 's'} (a killed "
             "append, or something appended to the file); `ocrstore compact` removes it."
         )
+
+
+# --- headers only ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """The result of `check_headers`."""
+
+    extents: int
+    rows: int
+    """Rows of the open generation that an extent's directory lists with the recorded hash."""
+    findings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing wrong was found."""
+        return not self.findings
+
+
+def check_headers(store: Store) -> Integrity:
+    """Compare the headers of all extents with the index; no row is read.
+
+    Reads one or a few pages for each extent. Damage inside a row is found by `verify` only.
+    """
+    mapping = store.snapshot.mapping
+    for _ in range(_ATTEMPTS):
+        before = read_metas(mapping)
+        result = _compare_headers(store, mapping)
+        if result.ok or not has_changed(mapping, before):
+            return result
+        # a commit meanwhile may have reused tree pages that were being read; rows never move
+        fresh = MappedFile(store.path)
+        if (fresh.device, fresh.inode) == (mapping.device, mapping.inode):
+            mapping = fresh
+    return result
+
+
+def _compare_headers(store: Store, mapping: MappedFile) -> Integrity:
+    findings: list[str] = []
+    listed: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in store.columns}
+    extents = 0
+    try:
+        pages = PageReader(mapping.buffer, name=mapping.path)
+        nodes = _extent_nodes(pages, findings)
+    except CorruptStoreError as exc:
+        findings.append(str(exc))
+        nodes = []
+    for node in nodes:
+        place = parse_extent_key(node.key)
+        if place is None or node.value is None:
+            findings.append(f"not an extent: {node.key!r}")
+            continue
+        group, column = place
+        where = f"column {column!r}, row group {group}"
+        try:
+            value = pages.check_value(node) or node.value
+            extent = parse_extent(pages.view(value), group=group, column=column, where=where)
+        except CorruptStoreError as exc:
+            findings.append(str(exc))
+            continue
+        extents += 1
+        if column in listed:
+            entries = extent.entries.copy()
+            entries["offset"] += np.uint64(value.offset)
+            listed[column].append(entries)
+    rows = 0
+    for name, parts in listed.items():
+        column_rows = store[name]
+        known = np.concatenate(parts) if parts else np.empty(0, ENTRY)
+        wanted = np.empty(len(column_rows), ENTRY)
+        wanted["offset"], wanted["nbytes"] = column_rows.offsets, column_rows.nbytes
+        wanted["hash"] = column_rows.hashes
+        found = np.isin(_as_bytes(wanted), _as_bytes(known))
+        rows += int(found.sum())
+        missing = np.flatnonzero(~found)
+        for row in missing[:_SHOWN].tolist():
+            findings.append(
+                f"sample {store.keys[row]!r}, column {name!r}: its row is in no sound extent"
+            )
+        if len(missing) > _SHOWN:
+            findings.append(f"column {name!r}: {len(missing) - _SHOWN} more rows in no extent")
+    return Integrity(extents, rows, tuple(findings))
+
+
+def _extent_nodes(pages: PageReader, findings: list[str]) -> list[Node]:
+    """Return the tree nodes of all extents; damaged pages are findings."""
+    records: list[Node] = []
+    if pages.meta.main.is_empty:
+        return records
+    waiting = [pages.meta.main.root]
+    visited: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number in visited:
+            findings.append(f"page {number} is in the tree twice")
+            continue
+        visited.add(number)
+        try:
+            leaf, nodes = pages.read_page(number)
+            for node in nodes:
+                if not leaf:
+                    waiting.append(node.child)
+                elif node.key.startswith(EXTENT_PREFIX):
+                    records.append(node)
+        except CorruptStoreError as exc:
+            findings.append(str(exc))
+    return records
+
+
+def _as_bytes(entries: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """View each entry as one opaque value, which `np.isin` can compare."""
+    return np.ascontiguousarray(entries).view(np.dtype(("V", ENTRY.itemsize))).reshape(-1)

@@ -263,5 +263,5 @@ def test_a_file_that_was_cut_is_an_error_not_a_crash(make_store):
         lambda: store.index,
         lambda: store.attributes(3),
     ):
-        with pytest.raises(ocrstore.StoreChangedError, match="was cut from"):
+        with pytest.raises(ocrstore.StoreChangedError, match="was truncated from"):
             read()

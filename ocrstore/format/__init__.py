@@ -1,4 +1,4 @@
-"""The bytes of a store: pages, extents, index, manifest, and how they are written (docs/FORMAT.md).
+"""The file format: reading and writing pages, extents, index and manifest (docs/FORMAT.md).
 
-Nothing here knows of pictures, recipes or torch.
+Nothing here depends on pictures, recipes or torch.
 """

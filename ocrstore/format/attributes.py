@@ -1,4 +1,4 @@
-"""Attributes: the Arrow types a sample's annotations may have, inferred once and then fixed."""
+"""Attributes: which Arrow types they may have, inferring their schema, making tables of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def check_schema(schema: pa.Schema, columns: Mapping[str, object]) -> pa.Schema:
-    """Return `schema` without metadata, or say which field cannot be an attribute."""
+    """Return `schema` without metadata; SchemaError if a field cannot be an attribute."""
     for field in schema:
         if not is_valid_name(field.name) or field.name in columns:
             raise SchemaError(
@@ -50,7 +50,7 @@ def check_schema(schema: pa.Schema, columns: Mapping[str, object]) -> pa.Schema:
 
 
 def to_schema(attributes: Mapping[str, Any] | pa.Schema | None) -> pa.Schema | None:
-    """Make a schema of what a caller gave: an Arrow schema, or names with Arrow types."""
+    """Return an Arrow schema for what a caller gave: a schema, or names with Arrow types."""
     if attributes is None or isinstance(attributes, pa.Schema):
         return attributes
     try:
@@ -64,7 +64,7 @@ def to_schema(attributes: Mapping[str, Any] | pa.Schema | None) -> pa.Schema | N
 def to_table(
     keys: Sequence[str], records: Sequence[Mapping[str, Any]], schema: pa.Schema | None
 ) -> pa.Table:
-    """Make a table of the attributes of some samples; without a schema it is inferred."""
+    """Make a table of the attributes of some samples; without a schema, types are inferred."""
     try:
         return _to_table(records, schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as exc:
@@ -100,7 +100,7 @@ def _empty(rows: int) -> pa.Table:
 
 
 def unify(tables: Sequence[pa.Table], schema: pa.Schema | None) -> pa.Table:
-    """Join the inferred tables of all row groups under one schema."""
+    """Concatenate the tables of all row groups, cast to one schema."""
     if schema is None and not tables:
         schema = pa.schema([])
     elif schema is None:
@@ -128,7 +128,7 @@ def unify(tables: Sequence[pa.Table], schema: pa.Schema | None) -> pa.Table:
 
 
 def _resolve(kind: pa.DataType) -> pa.DataType:
-    """Give values of which only None was seen the type string; unify extension-free types."""
+    """Replace the type of values that were always None by string."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):
@@ -140,7 +140,7 @@ def _resolve(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain(value: Any) -> Any:
-    """Turn numpy values into what Arrow takes at any depth."""
+    """Convert numpy values, at any depth, to what Arrow accepts."""
     if isinstance(value, np.ndarray):
         return value if value.ndim == 1 and value.dtype.kind in "biuf" else value.tolist()
     if isinstance(value, np.generic):

@@ -1,54 +1,48 @@
-"""How a row's array becomes stored bytes and back (FORMAT.md 5.4). JPEG bytes pass through."""
+"""The codecs: how a row's array is encoded to stored bytes, and decoded (FORMAT.md 5.4)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ocrstore.errors import CorruptStoreError
-from ocrstore.format.columns import Column
 
-ZSTD_LEVEL = 3
+if TYPE_CHECKING:
+    from ocrstore.format.columns import Column
 
-
-def encode_row(column: Column, array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return the bytes to store for a conforming array; for `raw` they are the array's own."""
-    flat = array.reshape(-1).view(np.uint8)
-    if column.is_raw:
-        return flat
-    compressed = _codec(column).compress(pa.py_buffer(flat))
-    return np.frombuffer(compressed, np.uint8)
+_Bytes = npt.NDArray[np.uint8]
+_ZSTD_LEVEL = 3
 
 
-def decode_row(
-    column: Column, data: memoryview, shape: tuple[int, ...], *, where: str
-) -> npt.NDArray[Any]:
-    """Return the read-only array of a zstd or lz4 row."""
-    nbytes = column.nbytes_of(shape)
-    if nbytes == 0:
-        array: npt.NDArray[Any] = np.empty(shape, column.numpy_dtype)
-        array.flags.writeable = False
-        return array
-    try:
-        decoded = _decompress(column, data, nbytes)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as exc:
-        raise CorruptStoreError(
-            f"{where}: its {column.codec} bytes cannot be decoded to shape {shape} ({exc}). Run "
-            "`ocrstore verify`; restore the file from a copy or build it again."
-        ) from exc
-    array = decoded.view(column.numpy_dtype).reshape(shape)
-    array.flags.writeable = False  # Arrow's buffers are writable; a row never is
-    return array
+class Codec(NamedTuple):
+    """How rows of one codec are stored."""
+
+    encode: Callable[[_Bytes], _Bytes] | None
+    """Encodes an array's bytes; None if rows are given encoded (`Encoded`)."""
+    decode: Callable[[memoryview, int], _Bytes] | None
+    """Decodes to exactly this many bytes; None if rows are used in place, or decoded elsewhere."""
 
 
-def _decompress(column: Column, data: memoryview, nbytes: int) -> npt.NDArray[np.uint8]:
-    if column.codec == "zstd":
-        buffer = _codec(column).decompress(pa.py_buffer(data), decompressed_size=nbytes)
-        return np.frombuffer(buffer, np.uint8)
-    # decompress() of lz4 does not say when there was less than it was asked for
+def _zstd_encode(data: _Bytes) -> _Bytes:
+    codec = pa.Codec("zstd", compression_level=_ZSTD_LEVEL)
+    return np.frombuffer(codec.compress(pa.py_buffer(data)), np.uint8)
+
+
+def _zstd_decode(data: memoryview, nbytes: int) -> _Bytes:
+    buffer = pa.Codec("zstd").decompress(pa.py_buffer(data), decompressed_size=nbytes)
+    return np.frombuffer(buffer, np.uint8)
+
+
+def _lz4_encode(data: _Bytes) -> _Bytes:
+    return np.frombuffer(pa.Codec("lz4").compress(pa.py_buffer(data)), np.uint8)
+
+
+def _lz4_decode(data: memoryview, nbytes: int) -> _Bytes:
+    # a stream, because Codec.decompress() of lz4 does not report a frame that is too short
     decoded = np.empty(nbytes, np.uint8)
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
         found = stream.readinto(decoded)
@@ -59,7 +53,39 @@ def _decompress(column: Column, data: memoryview, nbytes: int) -> npt.NDArray[np
     return decoded
 
 
-def _codec(column: Column) -> pa.Codec:
-    if column.codec == "zstd":
-        return pa.Codec("zstd", compression_level=ZSTD_LEVEL)
-    return pa.Codec("lz4")
+CODECS = {
+    "raw": Codec(lambda data: data, None),
+    "zstd": Codec(_zstd_encode, _zstd_decode),
+    "lz4": Codec(_lz4_encode, _lz4_decode),
+    "jpeg": Codec(None, None),  # the source's own bytes; store.py has them decoded to a picture
+}
+"""All codecs, by the name they have in the manifest."""
+
+
+def encode_row(column: Column, array: npt.NDArray[Any]) -> _Bytes:
+    """Return the bytes to store for a conforming array; for `raw` a view of the array itself."""
+    encode = CODECS[column.codec].encode
+    if encode is None:
+        raise TypeError(f"rows of a {column.codec} column are given encoded")
+    return encode(array.reshape(-1).view(np.uint8))
+
+
+def decode_row(
+    column: Column, data: memoryview, shape: tuple[int, ...], *, where: str
+) -> npt.NDArray[Any]:
+    """Decode a compressed row into a new, read-only array."""
+    decode = CODECS[column.codec].decode
+    if decode is None:
+        raise TypeError(f"rows of a {column.codec} column are not compressed")
+    nbytes = column.nbytes_of(shape)
+    try:
+        # FORMAT.md 5.4: the stored bytes of an empty array do not count
+        decoded = decode(data, nbytes) if nbytes else np.empty(0, np.uint8)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as exc:
+        raise CorruptStoreError(
+            f"{where}: its {column.codec} bytes cannot be decoded to shape {shape} ({exc}). Run "
+            "`ocrstore verify`; restore the file from a copy or build it again."
+        ) from exc
+    array: npt.NDArray[Any] = decoded.view(column.numpy_dtype).reshape(shape)
+    array.flags.writeable = False  # Arrow's buffers are writable
+    return array

@@ -1,4 +1,4 @@
-"""The writer of further columns: an array per sample in, a published generation out."""
+"""Add columns to a published store: one array per sample, published as a new generation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ocrstore.format.row_groups import RowGroupWriter, check_columns, stored_row
 
 
 class ColumnWriter:
-    """Takes the arrays of new columns, sample by sample in row order, and publishes them together.
+    """Writes new columns, sample by sample in row order, and publishes them together.
 
-    The lock it holds keeps the samples and their order as they are. `resume` names the work being
-    done: a run that was interrupted is continued by the next one with the same name and columns,
-    as long as nobody else has published a generation; `resumed` samples need no arrays then.
+    It holds the store's lock, so samples and their order cannot change meanwhile. `resume` names
+    the work: the next run with the same name and columns continues an interrupted one, unless
+    another generation was published since; the first `resumed` samples are then written already.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ColumnWriter:
             for name in columns:
                 if name in known:
                     raise SchemaError(
-                        f"{self.path}: cannot add a column {name!r}: the name is taken."
+                        f"{self.path}: cannot add a column {name!r}: the name is already used."
                     )
             self.keys: tuple[str, ...] = tuple(base.index.keys)
             """The keys of all samples, in row order."""
@@ -69,9 +69,9 @@ class ColumnWriter:
                 **({} if group_rows is None else {"group_rows": group_rows}),
             )
             self.resumed = 0
-            """Samples, from the first on, whose arrays an interrupted run had already written."""
+            """How many samples, from the first on, an interrupted run had already written."""
             self.resumed_remarks: dict[str, list[str]] = {}
-            """By key: what was remarked on them."""
+            """The remarks on them, by key."""
             for group in self._change.groups:
                 self._adopt(group)
         except BaseException:
@@ -80,7 +80,7 @@ class ColumnWriter:
         self._count = self.resumed
 
     def add(self, arrays: Mapping[str, Any], *, remarks: Sequence[str] = ()) -> None:
-        """Take the next sample's arrays; a resumed run is told the `remarks` on them again."""
+        """Write the next sample's arrays; a resumed run gets the `remarks` back."""
         self._check_open()
         if self._count == len(self.keys):
             raise SchemaError(f"{self.path}: more arrays than its {len(self.keys)} samples.")
@@ -91,7 +91,7 @@ class ColumnWriter:
             if self._payload.add(rows):
                 self._remarks.clear()
         except BaseException:
-            self.abort()  # what this writer holds and what is in the file may differ now
+            self.abort()  # memory and file may disagree now
             raise
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class ColumnWriter:
             self.abort()
 
     def abort(self) -> None:
-        """Let go of the store; what is not published waits for a resumed run, or is freed."""
+        """Close without publishing; resumable work keeps what it has committed."""
         if self._open and os.getpid() == self._pid:
             self._change.close()
         self._open = False
@@ -152,7 +152,7 @@ class ColumnWriter:
         end = self.resumed + len(group.keys)
         if tuple(group.keys) != self.keys[self.resumed : end]:
             raise CorruptStoreError(
-                f"{self.path}: the unfinished work beside it is of samples in another order. Run "
+                f"{self.path}: the unfinished work beside it has samples in another order. Run "
                 "`ocrstore compact`, which drops it."
             )
         self._payload.adopt(group.number, group.rows)
@@ -206,9 +206,9 @@ def add_columns(
     metadata: Mapping[str, Any] | None = None,
     action: str = "add_column",
 ) -> None:
-    """Add several columns at once; `rows` has, per sample in row order, an array for each.
+    """Add several columns at once; `rows` yields, in row order, one array for each of them.
 
-    `metadata` replaces the store's own where given.
+    `metadata`, if given, replaces the store's.
     """
     with ColumnWriter(path, columns, metadata=metadata, action=action) as writer:
         for row in rows:

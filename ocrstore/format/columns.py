@@ -1,4 +1,4 @@
-"""What a column is: a dtype, a shape with room for variation, and a codec."""
+"""Column: the dtype, shape and codec of one array per sample."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.errors import SchemaError, corrupt
+from ocrstore.format.codecs import CODECS
 from ocrstore.format.layout import MAX_DIMENSION, MAX_NDIM, MAX_ROW_NBYTES
 
 DTYPES = (
@@ -18,13 +19,12 @@ DTYPES = (
     "float32",
     "float64",
 )
-CODECS = ("raw", "zstd", "lz4", "jpeg")
 
 Shape = tuple[int | None, ...]
 
 
 class Encoded(NamedTuple):
-    """A row that is already in its column's codec: the bytes, and the shape they decode to."""
+    """An already encoded row: the bytes, and the shape they decode to."""
 
     data: bytes
     shape: tuple[int, ...]
@@ -71,12 +71,12 @@ class Column:
 
     @property
     def is_raw(self) -> bool:
-        """Whether rows lie in the file as they are in memory."""
+        """Whether rows are stored uncompressed, as they are in memory."""
         return self.codec == "raw"
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype as it lies in the file: little-endian."""
+        """The stored dtype: little-endian."""
         return np.dtype(self.dtype).newbyteorder("<")
 
     @property
@@ -99,13 +99,13 @@ class Column:
         )
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether a row of this shape belongs into the column."""
+        """Tell whether a row of this shape matches the column's."""
         return len(shape) == len(self.shape) and all(
             want is None or want == found for want, found in zip(self.shape, shape)
         )
 
     def conform(self, value: npt.ArrayLike, *, where: str) -> npt.NDArray[Any]:
-        """Return `value` as a C-contiguous little-endian array, or say why it does not fit.
+        """Return `value` as a C-contiguous little-endian array; SchemaError if it does not fit.
 
         An array must have the column's dtype: a silent cast could hide a pipeline that
         changed. Lists and scalars are converted.
@@ -121,7 +121,9 @@ class Column:
             try:
                 array = np.asarray(value, dtype=self.dtype)
             except (TypeError, ValueError, OverflowError) as exc:
-                raise SchemaError(f"{where}: cannot become a {self.dtype} array: {exc}") from exc
+                raise SchemaError(
+                    f"{where}: cannot be converted to a {self.dtype} array: {exc}"
+                ) from exc
         if not self.accepts(array.shape):
             raise SchemaError(f"{where}: expected shape {self.shape}, found {array.shape}.")
         if not self.fits(array.shape):
@@ -133,12 +135,12 @@ class Column:
         return np.asarray(array, dtype=self.numpy_dtype, order="C")
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the column in JSON terms."""
+        """Return the column as a JSON object."""
         return {"dtype": self.dtype, "shape": list(self.shape), "codec": self.codec}
 
     @classmethod
     def from_json(cls, record: object, *, where: str) -> Column:
-        """Undo `to_json`; anything else is a CorruptStoreError."""
+        """Parse what `to_json` returned; CorruptStoreError for anything else."""
         if not isinstance(record, dict) or not isinstance(record.get("shape"), list):
             raise corrupt(where, f"not a column description: {record!r:.200}")
         dtype, codec = record.get("dtype"), record.get("codec")
@@ -151,7 +153,7 @@ class Column:
 
 
 def _check_shape(shape: Shape) -> Shape:
-    """Return a shape as a tuple of plain numbers and None, or say why it is none."""
+    """Return a shape as a tuple of ints and None; SchemaError if it is not one."""
     try:
         sizes = tuple(shape)
     except TypeError as exc:
@@ -165,6 +167,6 @@ def _check_shape(shape: Shape) -> Shape:
             or not 0 <= size <= MAX_DIMENSION
         ):
             raise SchemaError(
-                f"shape {sizes}: every size is None or a whole number from 0 to {MAX_DIMENSION}."
+                f"shape {sizes}: every size is None or an int from 0 to {MAX_DIMENSION}."
             )
     return tuple(None if size is None else int(size) for size in sizes)

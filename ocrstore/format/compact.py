@@ -1,4 +1,4 @@
-"""Changes to a whole store: a column more, or a file without dead space."""
+"""Compact a store: copy its newest generation into a new file without dead space."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ Progress = Callable[[int, int], None]
 
 
 def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -> None:
-    """Write the newest generation into a new file without dead space, and rename it over.
+    """Copy the newest generation into a new file without dead space, and rename it over the store.
 
-    Older generations are dropped; the fingerprint stays. Who has the old file open keeps it.
+    Older generations and unfinished work are dropped; the fingerprint stays. Processes that have
+    the old file open keep it.
     """
-    target = Path(path).resolve()  # a symbolic link goes on pointing to the store
+    target = Path(path).resolve()  # replace the file, not a symbolic link to it
     take_snapshot(target)
     partial = partial_path(target)
     locks = [FileLock(target, create=False, store=target)]
@@ -91,7 +92,7 @@ def _copy_live(base: Snapshot, partial: Path, progress: Progress | None) -> None
 
 
 def _check_copied(base: Snapshot, copied: Mapping[str, Rows]) -> None:
-    """Make sure that damage is not copied and given a new, matching hash."""
+    """Raise CorruptStoreError for a damaged row: its copy would get a new, matching hash."""
     for name, rows in copied.items():
         damaged = np.flatnonzero(rows.hash != base.index.rows[name].hash)
         if len(damaged):

@@ -1,4 +1,4 @@
-"""One column's bytes of one row group: a header, a directory of rows, the rows (FORMAT.md 5)."""
+"""Extents, the rows of one column in one row group: building and parsing them (FORMAT.md 5)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def extent_value_nbytes(end: int, *, page_size: int) -> int:
 
 
 class ExtentBuilder:
-    """Lays rows of one column one behind the other into a reused buffer."""
+    """Packs the rows of one column, aligned, into a buffer that is reused for the next extent."""
 
     def __init__(self, column: str, *, raw: bool, capacity: int) -> None:
         self._column = column
@@ -64,7 +64,7 @@ class ExtentBuilder:
         self.clear()
 
     def clear(self) -> None:
-        """Start the next extent; the buffer's memory is kept."""
+        """Start the next extent; the buffer is kept."""
         self.rows = 0
         self._end = directory_end(self._capacity)
         self._entries[:] = 0
@@ -75,7 +75,7 @@ class ExtentBuilder:
         return self._end
 
     def add(self, row: npt.NDArray[np.uint8]) -> None:
-        """Copy a row's stored bytes behind the rows so far, and hash them."""
+        """Append a copy of a row's stored bytes, and hash it."""
         alignment = row_alignment(row.nbytes, raw=self._raw)
         # FORMAT.md 5.3: alignment is counted from the file's start, where the value starts at +16
         start = align_up(VALUE_OFFSET + self._end, alignment) - VALUE_OFFSET
@@ -122,7 +122,7 @@ class ExtentBuilder:
 
 
 def parse_extent(value: memoryview, *, group: int, column: str, where: str) -> Extent:
-    """Check an extent's header and directory; rows are not read."""
+    """Parse and check an extent's header and directory; rows are not read."""
     if len(value) < HEADER_NBYTES:
         raise corrupt(where, f"{len(value)} bytes are too few for an extent.")
     (magic, found_group, rows, capacity, zero, end, zero_too, name_nbytes, name) = (

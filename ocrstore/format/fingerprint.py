@@ -1,4 +1,4 @@
-"""The canonical hash of a store's content, independent of file layout and time (FORMAT.md 8)."""
+"""The fingerprint: a canonical hash of a store's content, whatever its layout (FORMAT.md 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The constants and names of the format, and the arithmetic of its alignments (FORMAT.md 2)."""
+"""Constants, key names and alignment arithmetic of the format (FORMAT.md 2)."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def is_valid_name(name: object) -> bool:
 
 
 def extent_key(group: int, column: str) -> bytes:
-    """Name the database key of one column's bytes of one row group."""
+    """Return the LMDB key of one column's extent in one row group."""
     return EXTENT_PREFIX + f"{group:08d}/{column}".encode("ascii")
 
 
 def parse_extent_key(key: bytes) -> tuple[int, str] | None:
-    """Undo `extent_key`; None for a key that is not one."""
+    """Parse an extent key into (group, column); None if it is not one."""
     match = re.fullmatch(rb"extent/(\d{8})/(.+)", key)
     if match is None:
         return None
@@ -84,12 +84,12 @@ def parse_extent_key(key: bytes) -> tuple[int, str] | None:
 
 
 def numbered_key(prefix: bytes, number: int) -> bytes:
-    """Name the database key of a group record, an index or a manifest."""
+    """Return the LMDB key of a group record, an index or a manifest."""
     return prefix + b"%08d" % number
 
 
 def parse_numbered_key(prefix: bytes, key: bytes) -> int | None:
-    """Undo `numbered_key`; None for a key that is not one."""
+    """Parse the number out of such a key; None if it is not one."""
     digits = key[len(prefix) :]
     if key.startswith(prefix) and len(digits) == 8 and digits.isdigit():
         return int(digits)

@@ -1,4 +1,7 @@
-"""The page census: every page is meta, tree, value or free, or an error (FORMAT.md 3.5)."""
+"""Check that every page of an LMDB file is a meta page, in a tree, part of a value, or free.
+
+liblmdb relies on that when it writes (FORMAT.md 3.5).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from ocrstore.format.lmdb_reader import Meta, PageReader, Tree, Value
 
 
 @dataclass(slots=True)
-class Census:
-    """What the walk over all pages found."""
+class PageReport:
+    """Values and page counts of the newest commit, and what is wrong with them."""
 
     values: dict[bytes, Value] = field(default_factory=dict)
     tree_pages: int = 0
@@ -23,35 +26,35 @@ class Census:
     problems: list[str] = field(default_factory=list)
 
 
-def check_pages(reader: PageReader) -> Census:
-    """Walk every page of the newest commit.
+def check_pages(reader: PageReader) -> PageReport:
+    """Walk all pages of the newest commit.
 
     Damage is listed in `problems`, not raised, so that one finding does not hide the next. The
-    trees of the commit before are dead: no reader follows them, LMDB does not either, and the next
-    commit writes its own over that meta page. LMDB leaves a mixture there when it cannot write it.
+    older meta page's trees are not walked: no reader follows them, and their pages may have been
+    reused.
     """
-    census = Census()
+    report = PageReport()
     newest = reader.meta
     older = reader.metas[1 - newest.slot]
     for meta in reader.metas:
         if meta.transaction % 2 != meta.slot:
-            census.problems.append(
+            report.problems.append(
                 f"meta page {meta.slot} carries transaction {meta.transaction}, of the other page"
             )
     if newest.transaction - older.transaction != 1 and newest.transaction != 0:
-        census.problems.append(
+        report.problems.append(
             f"the meta pages are of transactions {older.transaction} and {newest.transaction}, "
             "which do not follow each other"
         )
     if newest.map_size % reader.page_size or older.map_size % reader.page_size:
-        census.problems.append("a meta page has an impossible map size")
-    owners = _walk_state(reader, newest, census)
-    _check_cover(newest, owners, census)
-    return census
+        report.problems.append("a meta page has an impossible map size")
+    owners = _walk_state(reader, newest, report)
+    _check_cover(newest, owners, report)
+    return report
 
 
 class _Owners:
-    """Which pages are whose, kept as runs: values are few, however many pages they fill."""
+    """The owner of every page, as sorted runs: there are few values, of many pages each."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -59,7 +62,7 @@ class _Owners:
         self.pages = 0
 
     def claim(self, page: int, pages: int, owner: str) -> tuple[int, str] | None:
-        """Give a run of pages to `owner`, or return a page that is taken, and by whom."""
+        """Assign a run of pages to `owner`; if one is taken, return it and its owner instead."""
         at = bisect_right(self._starts, page)
         if at:
             end, other = self._runs[self._starts[at - 1]]
@@ -84,7 +87,7 @@ class _Owners:
 
 
 def _runs(falling: list[int]) -> Iterator[tuple[int, int]]:
-    """Join page numbers in falling order to (first page, pages)."""
+    """Join falling page numbers to runs of (first page, number of pages)."""
     count = 0
     for position, page in enumerate(falling):
         count += 1
@@ -93,37 +96,37 @@ def _runs(falling: list[int]) -> Iterator[tuple[int, int]]:
             count = 0
 
 
-def _walk_state(reader: PageReader, meta: Meta, census: Census) -> _Owners:
-    """Walk both trees of a commit; return who owns which page."""
+def _walk_state(reader: PageReader, meta: Meta, report: PageReport) -> _Owners:
+    """Walk both trees of a commit; return the owner of every page."""
     owners = _Owners()
     for name, tree, integer_keys in (("main", meta.main, False), ("free list", meta.free, True)):
-        walk = _Walk(reader, name, tree, integer_keys, owners, census)
+        walk = _Walk(reader, name, tree, integer_keys, owners, report)
         try:
             walk.run()
         except CorruptStoreError as exc:
-            census.problems.append(str(exc))
+            report.problems.append(str(exc))
             continue
         if name == "main":
-            census.values = walk.values
-        census.tree_pages += walk.branch_pages + walk.leaf_pages
-        census.value_pages += walk.overflow_pages
+            report.values = walk.values
+        report.tree_pages += walk.branch_pages + walk.leaf_pages
+        report.value_pages += walk.overflow_pages
         walk.check_counts()
         for page, pages in _runs(walk.free):
-            census.free_pages += pages
+            report.free_pages += pages
             taken = owners.claim(page, pages, "the free list")
             if taken is not None:
-                census.problems.append(f"page {taken[0]} is free and in use ({taken[1]}) at once")
+                report.problems.append(f"page {taken[0]} is both free and in use ({taken[1]})")
     return owners
 
 
-def _check_cover(meta: Meta, owners: _Owners, census: Census) -> None:
-    if census.problems:
-        return  # after structural damage the rest of the count says nothing new
+def _check_cover(meta: Meta, owners: _Owners, report: PageReport) -> None:
+    if report.problems:
+        return  # the walk was cut short, so the counts would be wrong, too
     if owners.start < 2 or owners.end > meta.last_page + 1:
-        # liblmdb would write over a meta page that is listed as free
-        census.problems.append("the free list names a meta page, or a page behind the last one")
+        # liblmdb would overwrite a meta page that is listed as free
+        report.problems.append("the free list names a meta page, or a page behind the last one")
     if meta.last_page + 1 - 2 != owners.pages:
-        census.problems.append(
+        report.problems.append(
             f"{meta.last_page - 1} pages are in use by LMDB's count, {owners.pages} are reachable"
         )
 
@@ -138,10 +141,10 @@ class _Walk:
         tree: Tree,
         integer_keys: bool,
         owners: _Owners,
-        census: Census,
+        report: PageReport,
     ) -> None:
         self.reader, self.name, self.tree = reader, name, tree
-        self.integer_keys, self.owners, self.census = integer_keys, owners, census
+        self.integer_keys, self.owners, self.report = integer_keys, owners, report
         self.values: dict[bytes, Value] = {}
         self.free: list[int] = []
         self.branch_pages = self.leaf_pages = self.overflow_pages = self.entries = 0
@@ -155,7 +158,7 @@ class _Walk:
         found = (self.branch_pages, self.leaf_pages, self.overflow_pages, self.entries)
         said = (tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries)
         if found != said:
-            self.census.problems.append(
+            self.report.problems.append(
                 f"the {self.name} tree records {said} branch, leaf and overflow pages and entries; "
                 f"there are {found}"
             )

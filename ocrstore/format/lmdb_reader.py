@@ -1,8 +1,8 @@
-"""A bounds-checked reader of LMDB 0.9 data files: finds values and their offsets (FORMAT.md 3).
+"""Read LMDB 0.9 data files with every bound checked: find values and their offsets (FORMAT.md 3).
 
-liblmdb trusts its file: a damaged tree page can crash the process. This module follows the same
-structures in Python, checks every number before using it, and therefore also works in forked
-children, on read-only media and beside a writer, with no lock file. It reads; liblmdb writes.
+liblmdb trusts its file: a damaged tree page can crash the process, and a file cannot be opened
+again in a forked child. This module walks the same B-tree in Python and checks every number before
+it is used. It needs no lock, no lock file and no writable directory, and works beside a writer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tree(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """One of the two meta pages: the state a commit left behind."""
+    """One of the two meta pages: the root of the state after a commit."""
 
     slot: int
     page_size: int
@@ -73,7 +73,7 @@ class Value(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One entry of a tree page; `child` for branches, `value` or `inline` for leaves."""
+    """One entry of a tree page: `child` in a branch, `value` or `inline` in a leaf."""
 
     key: bytes
     child: int
@@ -82,9 +82,9 @@ class Node(NamedTuple):
 
 
 class PageReader:
-    """Reads the state of the newest commit of an LMDB file in `buffer`.
+    """Reads the newest commit of an LMDB file that lies in `buffer`.
 
-    The buffer is borrowed, never copied as a whole. Every method may raise CorruptStoreError.
+    Values are slices of the buffer, not copies. Every method may raise CorruptStoreError.
     """
 
     def __init__(self, buffer: memoryview, *, name: str) -> None:
@@ -120,7 +120,7 @@ class PageReader:
         raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
 
     def last(self) -> tuple[bytes, Value | None] | None:
-        """Return the greatest key and its value, or None if there is none."""
+        """Return the greatest key and its value; None if the tree is empty."""
         tree = self.meta.main
         if tree.is_empty:
             return None
@@ -133,7 +133,7 @@ class PageReader:
         raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
 
     def keys_with(self, prefix: bytes) -> Iterator[bytes]:
-        """Yield keys that start with `prefix`, in order; their values may be damaged."""
+        """Yield the keys that start with `prefix`, in order; their values are not checked."""
         tree = self.meta.main
         if not tree.is_empty:
             yield from self._keys(tree.root, prefix, 0, set())
@@ -141,7 +141,7 @@ class PageReader:
     def _keys(self, number: int, prefix: bytes, depth: int, visited: set[int]) -> Iterator[bytes]:
         if depth >= _MAX_DEPTH:
             raise self.corrupt(f"its tree is deeper than {_MAX_DEPTH} pages")
-        if number in visited:  # two ways to every page would be 2**depth ways to a leaf
+        if number in visited:  # else a hostile tree of n pages could have 2**n paths to follow
             raise self.corrupt(f"two ways lead to page {number} of its tree")
         visited.add(number)
         leaf, nodes = self.read_page(number)
@@ -162,7 +162,7 @@ class PageReader:
         return self._buffer[value.offset : value.offset + value.nbytes]
 
     def page_bytes(self, number: int, count: int = 1) -> memoryview:
-        """Return whole pages; they must lie inside the file."""
+        """Return whole pages, after checking that they lie inside the file."""
         start, end = number * self.page_size, (number + count) * self.page_size
         if number < 2 or number + count - 1 > self.meta.last_page or end > self._nbytes:
             raise self.corrupt(
@@ -173,7 +173,7 @@ class PageReader:
 
     def read_page(self, number: int, *, integer_keys: bool = False) -> tuple[bool, list[Node]]:
         """Parse a tree page into (whether it is a leaf, its nodes in order)."""
-        # whoever opens a store looks several times for something in one and the same leaf
+        # opening a store looks up three keys, mostly in the same leaf: keep the last page parsed
         latest = self._latest
         if latest[0] != (number, integer_keys):
             latest = self._latest = (number, integer_keys), self._parse_page(number, integer_keys)
@@ -210,7 +210,7 @@ class PageReader:
                 end += len(node.inline) if node.value is None else PAGE_NUMBER.size
                 nodes.append(node)
             spans.append((pointer, end + end % 2))
-        # liblmdb keeps the nodes of a page packed, and would move the wrong bytes if they were not
+        # liblmdb relies on packed nodes: with gaps or overlaps it would move the wrong bytes
         spans.sort()
         if [upper, *(end for _, end in spans)] != [*(start for start, _ in spans), size]:
             raise self.corrupt(f"page {number} has nodes that overlap, or gaps between them")
@@ -223,8 +223,8 @@ class PageReader:
         self, number: int, page: memoryview, key: bytes, start: int, nbytes: int, flags: int
     ) -> Node:
         if flags == 0 or flags & (F_SUBDATA | F_DUPDATA):
-            # stores have no databases inside the database; other LMDB files may, and are to be
-            # recognised as such rather than called damaged
+            # stores have no nested databases; other LMDB files do, and are reported as not a store
+            # rather than as damaged
             if start + nbytes > self.page_size:
                 raise self.corrupt(f"page {number} has a value that leaves the page")
             return Node(key, NO_PAGE, None, bytes(page[start : start + nbytes]))
@@ -232,7 +232,7 @@ class PageReader:
             raise self.corrupt(f"page {number} has a node of an unknown kind ({flags})")
         (first,) = PAGE_NUMBER.unpack_from(page, start)
         pages = -(-(nbytes + VALUE_OFFSET) // self.page_size)
-        self.page_bytes(first, pages)  # for its bounds check; the pages are not touched
+        self.page_bytes(first, pages)  # checks the bounds; the pages are not read
         place = Value(first, pages, first * self.page_size + VALUE_OFFSET, nbytes)
         return Node(key, NO_PAGE, place, b"")
 
@@ -312,7 +312,7 @@ class PageReader:
         return Meta(slot, page_size, map_size, free, main, last_page, transaction)
 
     def is_unfinished(self) -> bool:
-        """Tell whether values follow the meta pages although no tree leads to them."""
+        """Tell whether page 2 holds a value although the tree is empty (FORMAT.md 9)."""
         start = 2 * self.page_size
         if not self.meta.main.is_empty or self._nbytes < start + PAGE_HEADER.size:
             return False
@@ -320,7 +320,7 @@ class PageReader:
         return bool(number == 2 and flags == P_OVERFLOW)
 
     def corrupt(self, why: str) -> CorruptStoreError:
-        """Make the error for damage found in this file."""
+        """Return the error for damage found in this file."""
         return corrupt(self.name, why)
 
 

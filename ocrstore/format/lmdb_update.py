@@ -1,7 +1,4 @@
-"""A published store opened for one writer: locked, checked, rid of what was given up (FORMAT.md 9).
-
-Hides where work that was begun and not published is noted, and how it is found again.
-"""
+"""Change a published store in place, through liblmdb, with a journal for resuming (FORMAT.md 9)."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ _ENGINE: dict[str, Any] = {"lib_version": 0} if int(lmdb.__version__.split(".")[
 
 
 class Environment:
-    """A published file that one process changes; the caller holds the lock. Commits are synced."""
+    """A published file, opened by liblmdb; the caller holds the lock. Every commit is synced."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -51,7 +48,9 @@ class Environment:
             self._env = lmdb.open(
                 self.path,
                 subdir=False,
-                lock=False,  # the caller's lock and append-only extents replace LMDB's reader table
+                # FileLock keeps writers apart, and readers need no reader table: published
+                # values are never overwritten
+                lock=False,
                 map_size=self._map_size,
                 readahead=False,
                 mode=0o644,
@@ -65,7 +64,7 @@ class Environment:
     def commit(
         self, puts: Mapping[bytes, Any], *, deletes: Iterable[bytes] = ()
     ) -> dict[bytes, Value]:
-        """Write and delete values in one atomic step; return where the written ones lie."""
+        """Write and delete values in one transaction; return where the written ones lie."""
         pages = sum(-(-(len(value) + VALUE_OFFSET) // self.page_size) for value in puts.values())
         try:
             self._grow((self._env.info()["last_pgno"] + 1 + pages + _SLACK_PAGES) * self.page_size)
@@ -74,13 +73,13 @@ class Environment:
                     transaction.delete(key)
                 for key, value in puts.items():
                     if not transaction.put(key, value, overwrite=False):
-                        raise CorruptStoreError(f"{self.path}: {key!r} is there already.")
+                        raise CorruptStoreError(f"{self.path}: {key!r} exists already.")
         except (lmdb.Error, OSError) as exc:
             raise cannot_write(self.path, exc) from exc
         return self._locate(puts)
 
     def _locate(self, puts: Mapping[bytes, Any]) -> dict[bytes, Value]:
-        """Find the written values, and make sure they are where and what they should be."""
+        """Look the written values up with our own reader, and compare their first bytes."""
         reader = PageReader(MappedFile(self.path).buffer, name=self.path)
         places: dict[bytes, Value] = {}
         for key, value in puts.items():
@@ -109,26 +108,26 @@ class Environment:
 
 
 def check_structure(path: str) -> None:
-    """Walk all tree pages before liblmdb, which trusts them, is let near the file."""
+    """Raise CorruptStoreError if a tree page is damaged: liblmdb would trust it."""
     mapping = MappedFile(path)
-    census = check_pages(PageReader(mapping.buffer, name=path))
-    if census.problems:
+    report = check_pages(PageReader(mapping.buffer, name=path))
+    if report.problems:
         raise CorruptStoreError(
-            f"{path}: {census.problems[0].rstrip('.')}. It is not safe to write to: restore it "
+            f"{path}: {report.problems[0].rstrip('.')}. It is not safe to write to: restore it "
             "from a copy or build it again."
         )
 
 
 def _map_size(needed: int) -> int:
-    """Return a map size with room to grow: address space, not memory."""
+    """Return a map size with room to grow; it costs address space, not memory."""
     return -(-(needed * 2 + _MAP_STEP) // _MAP_STEP) * _MAP_STEP
 
 
 class Journaled:
-    """A published file that one process changes, with a journal of it in the hidden file beside it.
+    """An Environment with a journal, the hidden file beside the store, for a later run to resume.
 
-    Extents go into the store, as ever; the records of their groups go into the journal once the
-    extents are committed, so that the journal never tells of more than there is.
+    Extents go into the store. Their group record is written to the journal after they are
+    committed, so a run that is killed in between loses a group but never resumes a missing one.
     """
 
     def __init__(
@@ -138,13 +137,13 @@ class Journaled:
         self._environment = environment
         self._journal = journal
         self._lock = lock
-        self._groups = groups  # that the journal tells of
+        self._groups = groups  # recorded in the journal
         self._is_published = False
 
     def commit(
         self, puts: Mapping[bytes, Any], *, deletes: Iterable[bytes] = ()
     ) -> dict[bytes, Value]:
-        """Write and delete values in one atomic step, then note the group they belong to."""
+        """Write and delete values in one transaction, then record their group in the journal."""
         records = {key: value for key, value in puts.items() if key.startswith(GROUP_PREFIX)}
         values = {key: value for key, value in puts.items() if key not in records}
         places = self._environment.commit(values, deletes=deletes)
@@ -157,7 +156,7 @@ class Journaled:
         return places
 
     def close(self) -> None:
-        """Let go of both files; a journal that nobody can need any more is removed."""
+        """Close both files; remove the journal if there is nothing to resume."""
         self._environment.close()
         self._journal.close()
         if self._is_published or not self._groups:
@@ -166,7 +165,7 @@ class Journaled:
 
 @dataclass(slots=True)
 class Change:
-    """A store that is locked for one writer, and what it has done of its work already."""
+    """A store locked for one writer, and the row groups that an interrupted run left."""
 
     base: Snapshot
     container: Environment | Journaled
@@ -175,11 +174,11 @@ class Change:
 
     @property
     def is_journaled(self) -> bool:
-        """Whether the records of row groups can be committed with them, for a resumed run."""
+        """Whether group records can be committed, so that the work can be resumed."""
         return isinstance(self.container, Journaled)
 
     def close(self) -> None:
-        """Let go of the store; what was committed and not published stays for the next writer."""
+        """Close and unlock the store; committed groups stay for the next writer."""
         self.container.close()
         for lock in self.locks:
             lock.release()
@@ -190,18 +189,22 @@ def open_for_change(
 ) -> Change:
     """Lock a published store, check it, and free what a killed writer left in it.
 
-    `resume` names the work, `columns` what its row groups hold (by default all columns): what an
-    interrupted run of the same work on the same generation has committed is kept and returned.
-    Where no file can be made beside the store the work is done all the same, without a journal.
+    Args:
+        target: The store.
+        resume: The name of the work. Row groups that an interrupted run of the same work has
+            committed to the same generation are kept and returned.
+        columns: The columns that the work writes; all columns by default.
+
+    Where no file can be made beside the store, the work is done without a journal.
     """
-    take_snapshot(target)  # its errors are better than those of a lock
+    take_snapshot(target)  # for its errors, which say more than those of a lock
     locks = [FileLock(target, create=False, store=target)]
     environment: Environment | None = None
     try:
         base = take_snapshot(target)
         environment = Environment(target)
         if resume is not None:
-            # one journal, by whatever link the store is reached
+            # one journal, whichever symbolic link leads to the store
             partial = partial_path(target.resolve())
             with suppress(WriteError):
                 locks.append(FileLock(partial, create=True, store=target))
@@ -248,7 +251,7 @@ def _open_journaled(
 
 
 def _free_orphans(environment: Environment, base: Snapshot, *, keep: Iterable[bytes]) -> None:
-    """Delete the extents that were committed and never published, but for those to be kept."""
+    """Delete the extents that were committed but never published, except those in `keep`."""
     pages = PageReader(base.mapping.buffer, name=base.mapping.path)
     places = {key: parse_extent_key(key) for key in pages.keys_with(EXTENT_PREFIX)}
     orphans = [
@@ -261,18 +264,21 @@ def _free_orphans(environment: Environment, base: Snapshot, *, keep: Iterable[by
 
 
 def remove_hidden(lock: FileLock) -> None:
-    """Remove the hidden file that is locked; whoever waits for it notices."""
+    """Remove the locked hidden file; FileLock notices if another process was waiting for it."""
     if sys.platform == "win32":  # an open file cannot be removed there
         lock.release()
-    with suppress(OSError):  # the next writer empties it
+    with suppress(OSError):  # if it stays, the next writer truncates it
         lock.path.unlink(missing_ok=True)
 
 
 def drop_unfinished(path: str | os.PathLike[str], *, if_useless: bool = False) -> None:
-    """Remove the hidden file, and free what it tells of in the published store.
+    """Discard unfinished work: remove the hidden file, free its extents in the published store.
 
-    With `if_useless` only if nobody can go on with it: a run that was killed just behind its
-    publication has left it, for example. Somebody who is at work is a StoreBusyError.
+    With `if_useless`, only work that cannot be resumed is discarded, such as that of a run killed
+    right after it published.
+
+    Raises:
+        StoreBusyError: A writer is at work on it.
     """
     target = Path(path)
     for partial in resuming.hidden_files(target):

@@ -1,8 +1,8 @@
-"""Writes a new LMDB data file front to back: values as they come, tree and meta pages at the end.
+"""Write a new LMDB data file front to back: values first, tree and meta pages at the end.
 
-liblmdb copies a value twice on its way to the file and needs as much memory again; here the bytes
-go to the file once, by plain writes, and equal input gives equal files on every
-platform. The result is an ordinary LMDB 0.9 file: liblmdb reads it, and changes it later.
+liblmdb would copy every value twice and need as much memory again. Here the bytes go to the file
+once, by plain writes, and equal input gives equal files on every platform. The result is an
+ordinary LMDB 0.9 file, which liblmdb reads and changes later.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ from ocrstore.format.lmdb_reader import (
 PAGE_SIZE = 4096
 _NODE_MAX = ((PAGE_SIZE - PAGE_HEADER.size) // 2 & ~1) - 2  # a larger leaf node gets own pages
 _MAP_STEP = 2**30
-_CHUNK_NBYTES = (
-    2**18
-)  # one write call; Linux spends up to ten times the processor time on huge ones
+# bytes of one write call: Linux takes up to ten times the CPU time for huge ones
+_CHUNK_NBYTES = 2**18
 _FREE_CHUNK = 2**16  # page numbers in one record of the free list
 
 
 class LmdbWriter:
-    """A new file that is written once, by one process; the caller holds the lock.
+    """A new file, written once, by one process that holds its lock.
 
-    A thread writes and syncs behind the caller's back, at most one commit behind: the buffers of a
-    commit must stay as they are until the next one returns. An error of that thread is raised by
-    the next call.
+    A background thread writes and syncs, at most one commit behind: the buffers of a commit must
+    stay unchanged until the next commit returns. An error of that thread is raised by the next
+    call.
     """
 
     page_size = PAGE_SIZE
@@ -67,7 +66,7 @@ class LmdbWriter:
         except OSError as exc:
             raise cannot_write(self.path, exc) from exc
         try:
-            # whatever lies behind what is resumed was not finished
+            # what follows the resumed values was not complete
             self._file.truncate(self._next_page * PAGE_SIZE if resume else 0)
             self._write_all([_meta_page(number, _EMPTY_TREE, _EMPTY_TREE, 1) for number in (0, 1)])
             self._file.seek(self._next_page * PAGE_SIZE)
@@ -79,7 +78,7 @@ class LmdbWriter:
     def commit(
         self, puts: Mapping[bytes, Any], *, deletes: Iterable[bytes] = ()
     ) -> dict[bytes, Value]:
-        """Append values and forget others; return where the new ones lie."""
+        """Append values and free others; return where the new ones lie."""
         self.wait()
         for key in deletes:
             gone = self._values.pop(key, None)
@@ -105,7 +104,7 @@ class LmdbWriter:
             writing.result()
 
     def finish(self) -> None:
-        """Write tree and meta pages: from here on it is a database."""
+        """Write tree and meta pages; only now the file is an LMDB database."""
         self.wait()
         tail = _Tail(self._next_page)
         free = tail.add_tree(list(tail.add_free_list(self._free)))
@@ -127,7 +126,7 @@ class LmdbWriter:
             raise cannot_write(self.path, exc) from exc
 
     def close(self) -> None:
-        """Let go of the file, finished or not."""
+        """Close the file, finished or not."""
         with suppress(OCRStoreError):
             self.wait()
         self._thread.shutdown()
@@ -136,7 +135,7 @@ class LmdbWriter:
     def _write(self, parts: list[Any]) -> None:
         try:
             self._write_all(parts)
-            # keeps the disk busy while the next row group is made, instead of at the end
+            # writes to disk while the next row group is made, instead of all at the end
             getattr(os, "fdatasync", os.fsync)(self._file.fileno())
         except OSError as exc:
             raise cannot_write(self.path, exc) from exc
@@ -154,7 +153,7 @@ _EMPTY_TREE = (0, 0, 0, 0, 0, NO_PAGE)
 
 
 class _Tail:
-    """The pages behind the last value, numbered as they are added."""
+    """The pages that follow the last value, numbered as they are added."""
 
     def __init__(self, next_page: int) -> None:
         self.next_page = next_page
@@ -213,7 +212,7 @@ class _Tail:
 
 
 def _packed(nodes: list[tuple[bytes, bytes]]) -> list[list[tuple[bytes, bytes]]]:
-    """Divide nodes over pages: as many as fit, but never one alone on the last of several."""
+    """Distribute nodes over pages, as many as fit; never a single one on the last of several."""
     pages: list[list[tuple[bytes, bytes]]] = [[]]
     room = PAGE_SIZE - PAGE_HEADER.size
     for node in nodes:
@@ -238,7 +237,7 @@ def _big_node(key: bytes, value: Value) -> bytes:
 
 
 def _tree_page(number: int, kind: int, nodes: list[bytes]) -> bytes:
-    """Lay nodes from the page's end towards its front, and pointers to them from the front."""
+    """Make a page: pointers from its start upwards, nodes from its end downwards."""
     pointers: list[int] = []
     upper = PAGE_SIZE
     for node in nodes:

@@ -1,4 +1,4 @@
-"""One writer at a time: an advisory lock on the file itself, gone with the process that held it."""
+"""An advisory lock on the file itself, for one writer at a time; it ends with its process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_FAR = 2**43  # Windows locks are mandatory: lock a byte that no store ever has
+_FAR = 2**43  # Windows locks are mandatory: lock a byte far behind the end of any store
 
 
 class FileLock:
-    """An exclusive lock on an open file; readers never take it."""
+    """An exclusive `flock` (Windows: a locked byte) on an open file; readers never take it."""
 
     def __init__(self, path: Path, *, create: bool, store: Path) -> None:
         self.path = path
@@ -37,13 +37,13 @@ class FileLock:
                 if exc.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
                     raise StoreBusyError(
                         f"{store}: another process is writing to it. Wait until it has finished, "
-                        "or stop it; nothing is lost by that."
+                        "or stop it: nothing that was published is lost."
                     ) from exc
                 raise WriteError(f"{path}: cannot be locked: {exc.strerror}.") from exc
             if self._is_current():
                 _held.add(self)
                 return
-            os.close(self._descriptor)  # replaced or removed since it was opened
+            os.close(self._descriptor)  # the path was renamed over or removed since: try again
 
     def _is_current(self) -> bool:
         try:
@@ -54,10 +54,10 @@ class FileLock:
         return (status.st_dev, status.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
-        """Give the lock back; calling it again, or in a forked child, does nothing."""
+        """Release the lock; calling it again, or in a forked child, does nothing."""
         if self._descriptor >= 0:
             if self._pid == os.getpid():
-                # closing is not enough while a child that was just forked has it open, too
+                # closing is not enough: a child that was just forked has the same open file
                 _unlock(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
@@ -66,14 +66,14 @@ class FileLock:
 _held: WeakSet[FileLock] = WeakSet()
 
 
-def _let_go_in_child() -> None:
-    """Close the inherited descriptors: else a lock would last as long as any forked child."""
+def _release_in_child() -> None:
+    """Close the inherited descriptors: a flock lasts until the last copy of it is closed."""
     for lock in _held:
         lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_in_child)
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 def _lock(descriptor: int) -> None:

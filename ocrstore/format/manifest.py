@@ -1,4 +1,4 @@
-"""The manifest: one generation of a store in JSON, checked before it is believed (FORMAT.md 7)."""
+"""The manifest: the JSON record of one generation, and its validation (FORMAT.md 7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_JSON_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One generation. `metadata` and `history` are JSON of the layers above."""
+    """One generation; the format itself does not interpret `metadata` and `history`."""
 
     generation: int
     samples: int
@@ -82,7 +82,7 @@ def _no_constant(name: str) -> None:
 
 
 def decode_json(payload: bytes | memoryview, *, where: str) -> dict[str, Any]:
-    """Decode a JSON object; whatever else the bytes are is a CorruptStoreError."""
+    """Decode a JSON object; CorruptStoreError for any other bytes."""
     if len(payload) > MAX_MANIFEST_NBYTES:
         raise corrupt(where, f"{len(payload)} bytes are too many.")
     try:
@@ -101,7 +101,7 @@ def decode_json(payload: bytes | memoryview, *, where: str) -> dict[str, Any]:
 
 
 def parse_manifest(payload: bytes | memoryview, *, generation: int, where: str) -> Manifest:
-    """Read a manifest and check its every field (FORMAT.md 7.2)."""
+    """Parse a manifest and check every field (FORMAT.md 7.2)."""
     record = decode_json(payload, where=where)
     version = _version(record, where)
     features = _field(record, "required_features", list, where)
@@ -134,7 +134,7 @@ def parse_manifest(payload: bytes | memoryview, *, generation: int, where: str) 
 
 
 def parse_columns(records: list[Any], *, where: str) -> dict[str, Column]:
-    """Read the list of named columns."""
+    """Parse the list of named columns."""
     columns: dict[str, Column] = {}
     for record in records:
         name = record.get("name") if isinstance(record, dict) else None

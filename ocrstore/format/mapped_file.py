@@ -1,4 +1,4 @@
-"""One read-only memory map of a file, from which arrays are cut without copying."""
+"""A read-only memory map of a whole file, and arrays in it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MINCORE_NBYTES = 2**30
 
 
 class MappedFile:
-    """A file, mapped from its first to its last byte as it was when opened.
+    """A file, mapped whole at the size it had when it was opened.
 
-    Lifetime: every array and buffer taken from it keeps the map alive; the map is released when
-    the last of them is gone. Copies nothing, needs no lock and no writable directory. Threads may
-    share it; a forked child inherits it.
+    Every array and buffer taken from it keeps the map alive; it is unmapped when the last of them
+    is freed. Nothing is copied; no lock and no writable directory are needed. Thread-safe; a forked
+    child inherits it.
     """
 
     __slots__ = ("_bytes", "_map", "device", "inode", "nbytes", "path", "times")
@@ -58,8 +58,8 @@ class MappedFile:
                 raise _directory(self.path)
             if not stat.S_ISREG(status.st_mode):
                 raise NotAStoreError(
-                    f"{self.path}: not a regular file (a pipe, a device, a socket). Copy what it "
-                    "delivers into a file and open that."
+                    f"{self.path}: not a regular file (a pipe, a device, a socket). Copy its "
+                    "content into a file and open that."
                 )
             if status.st_size == 0:
                 raise NotAStoreError(f"{self.path}: the file is empty. Build or copy it again.")
@@ -72,7 +72,7 @@ class MappedFile:
                 raise OCRStoreError(f"{self.path}: cannot be mapped: {exc}.") from exc
         finally:
             os.close(descriptor)
-        # holds the map's buffer, so that nobody can close the map below an array
+        # exports the map's buffer for good: mmap.close() would otherwise unmap below an array
         self._bytes = np.frombuffer(self._map, np.uint8)
 
     @property
@@ -82,7 +82,7 @@ class MappedFile:
 
     @property
     def address(self) -> int:
-        """Where the map starts in this process's memory."""
+        """The map's address in this process."""
         return int(self._bytes.ctypes.data)
 
     def array(
@@ -93,7 +93,7 @@ class MappedFile:
         *,
         strides: tuple[int, ...] | None = None,
     ) -> npt.NDArray[Any]:
-        """Return a read-only array that lies at `offset`; numpy checks the bounds."""
+        """Return a read-only array at a file offset, without a copy; numpy checks the bounds."""
         return np.ndarray(shape, dtype, self._bytes, offset, strides)
 
     def resident_nbytes(self) -> int | None:
@@ -111,17 +111,18 @@ class MappedFile:
         return min(resident, self.nbytes)
 
     def has_grown(self) -> bool:
-        """Tell whether the file has more bytes by now than were mapped."""
+        """Tell whether the file is larger now than when it was mapped."""
         return self._map.size() > self.nbytes
 
     def check(self) -> None:
-        """Make sure the file still has the bytes that were mapped.
+        """Raise StoreChangedError if the file was truncated since.
 
-        Touching a mapped page behind the end of a file kills the process; this is asked before.
+        Reading a mapped page behind the end of the file kills the process with SIGBUS, so this is
+        called before every access.
         """
         if self._map.size() < self.nbytes:
             raise StoreChangedError(
-                f"{self.path}: was cut from {self.nbytes} to {self._map.size()} bytes while open. "
+                f"{self.path}: was truncated from {self.nbytes} to {self._map.size()} bytes. "
                 "Restore the file and open it again; replace stores by renaming, never in place."
             )
 

@@ -1,4 +1,4 @@
-"""Publishing: the commit that makes a new index and manifest the store's newest generation."""
+"""Publish a generation: commit index and manifest, rename a new file over its target."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from ocrstore.version import __version__
 
 
 def history_entry(action: str, generation: int, **counts: int) -> dict[str, Any]:
-    """Describe a change for the manifest's history.
+    """Return an entry for the manifest's history.
 
-    The time is the only thing in a store that differs between equal builds; SOURCE_DATE_EPOCH
-    fixes it, as in other reproducible builds.
+    The time is all that differs between two equal builds; SOURCE_DATE_EPOCH sets it, as for other
+    reproducible builds.
     """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = (
@@ -69,7 +69,7 @@ def publish_generation(
     metadata: Mapping[str, Any],
     deletes: Iterable[bytes] = (),
 ) -> Manifest:
-    """Commit index and manifest together; from here on the generation exists."""
+    """Commit index and manifest in one step, which makes the generation visible to readers."""
     index = Index(table.combine_chunks(), columns)
     manifest = Manifest(
         generation=generation,
@@ -106,7 +106,7 @@ def publish_generation(
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain JSON copy of `metadata`, or say why it is none."""
+    """Return a copy of `metadata`; SchemaError if it is not JSON."""
     try:
         encode_json(dict(metadata))
     except (TypeError, ValueError, RecursionError) as exc:
@@ -117,12 +117,12 @@ def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def partial_path(target: Path) -> Path:
-    """Return where a store is written until it is published."""
+    """Return the hidden file in which a store is written until it is published."""
     return target.parent / f".{target.name}.partial"
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
-    """Refuse a target that exists, or a folder that does not."""
+    """Raise an error if the target exists and may not be overwritten, or its folder does not."""
     if target.is_dir():
         raise StoreExistsError(f"{target}: is a directory; name a file, such as data.ocrs.")
     if target.exists() and not overwrite:
@@ -135,7 +135,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
 
 
 def rename_into_place(partial: Path, target: Path, *, locks: Iterable[FileLock]) -> None:
-    """Make the hidden file, synced before, the store; readers of the old one keep it."""
+    """Rename the hidden file, which is synced, over the target; open readers keep the old file."""
     if sys.platform == "win32":  # an open file cannot be renamed there
         for lock in locks:
             lock.release()
@@ -155,10 +155,10 @@ def _sync_directory(target: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as exc:
-        # some file systems cannot sync a directory, or not for everyone; the rename has happened
+        # some file systems or users cannot sync a directory; the rename itself has succeeded
         if exc.errno not in (errno.EIO, errno.ENOSPC):
             return
         raise WriteError(
-            f"{target}: is published whole, but its folder could not be brought onto the disk: "
+            f"{target}: is published, but its folder could not be synced: "
             f"{exc.strerror}. It may be missing after a power failure; check the disk."
         ) from exc

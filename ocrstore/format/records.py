@@ -1,4 +1,4 @@
-"""Checked containers for small records: manifest, index, group record (FORMAT.md 4)."""
+"""Records: a header with hashes around manifest, index, group and pending record (FORMAT.md 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INDEX_MAGIC = b"OCRSIDX1"
 GROUP_MAGIC = b"OCRSGRP1"
 PENDING_MAGIC = b"OCRSPND1"
 EXTENT_MAGIC = b"OCRSEXT1"
-"""Of row groups, whose headers are their own; who only reads rows never parses them."""
+"""Extents have headers of their own (extents.py); reading rows never parses them."""
 
 _HEADER = struct.Struct("<8sQQQQ")  # magic, payload nbytes, payload hash, number, zero
 _HASH = struct.Struct("<Q")
@@ -23,10 +23,10 @@ HEADER_NBYTES = _HEADER.size + _HASH.size
 
 
 def encode_record(magic: bytes, number: int, payload: bytes, *, page_size: int) -> bytes:
-    """Wrap `payload`; `number` is its generation or group.
+    """Return `payload` with a header; `number` is its generation or group.
 
-    The result fills at least one page, so that LMDB keeps it out of its tree pages and it has an
-    offset of its own.
+    The result fills at least one page: LMDB would store a smaller value inside a tree page, which
+    moves, and the value would have no fixed offset in the file.
     """
     header = _HEADER.pack(magic, len(payload), xxhash.xxh3_64_intdigest(payload), number, 0)
     value = header + _HASH.pack(xxhash.xxh3_64_intdigest(header)) + payload
@@ -34,12 +34,12 @@ def encode_record(magic: bytes, number: int, payload: bytes, *, page_size: int) 
 
 
 def record_value_nbytes(payload_nbytes: int, *, page_size: int) -> int:
-    """Return the size of the whole value of a wrapped payload."""
+    """Return the size of the whole value for a payload of this size."""
     return max(HEADER_NBYTES + payload_nbytes, page_size - VALUE_OFFSET)
 
 
 def decode_record(magic: bytes, number: int, value: memoryview, *, what: str) -> memoryview:
-    """Check a wrapped record and return its payload, without copying it.
+    """Check a record's header and hashes and return its payload, without copying it.
 
     `what` names the record in errors.
     """

@@ -1,4 +1,4 @@
-"""What interrupted work leaves in its hidden file; how it is taken up (FORMAT.md 9)."""
+"""Read what an interrupted writer left in its hidden file, to resume or report it (FORMAT.md 9)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 @dataclass(frozen=True, slots=True)
 class ResumedGroup:
-    """A row group that an interrupted run had written, checked row by row."""
+    """A row group that an interrupted run had written; every row matches its hash."""
 
     number: int
     keys: list[str]
@@ -57,7 +57,7 @@ class ResumedGroup:
 
 @dataclass(slots=True)
 class Resumed:
-    """The sound part of an unfinished file: its groups, and where all its values lie."""
+    """The intact part of an unfinished file: its groups, and where its values lie."""
 
     groups: list[ResumedGroup] = field(default_factory=list)
     values: dict[bytes, Value] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class Resumed:
 def encode_pending(
     columns: Mapping[str, Column], token: str, *, base: Manifest | None = None
 ) -> dict[bytes, bytes]:
-    """Make the record that marks a file as unfinished and says what is being done.
+    """Return the pending record: which work this is, on which columns.
 
-    `base` is the generation that is changed in place; without it a new store is written.
+    `base` is the generation that is changed in place; None for a new store.
     """
     payload = _pending(columns, token, base)
     return {PENDING_KEY: encode_record(PENDING_MAGIC, 0, payload, page_size=PAGE_SIZE)}
@@ -87,13 +87,13 @@ def _pending(columns: Mapping[str, Column], token: str, base: Manifest | None) -
 
 
 def encode_group(number: int, table: pa.Table) -> dict[bytes, bytes]:
-    """Make the record of one group: its part of the index, with offsets inside its extents."""
+    """Return the group record: its part of the index, with offsets inside its extents."""
     blob = encode_record(GROUP_MAGIC, number, serialize(table), page_size=PAGE_SIZE)
     return {numbered_key(GROUP_PREFIX, number): blob}
 
 
 def leftovers(groups: int) -> list[bytes]:
-    """Name the records that publication makes superfluous."""
+    """Return the keys of the records that publication deletes."""
     return [PENDING_KEY, *(numbered_key(GROUP_PREFIX, number) for number in range(groups))]
 
 
@@ -102,9 +102,10 @@ def load(
 ) -> Resumed | None:
     """Return what an interrupted run of the same work has written; None if it was other work.
 
-    Every row is compared with its hash: after a power failure the file may hold anything. The
-    first thing that is not sound, and all behind it, is written again. The extents of changes to
-    `base` lie in the store, all else in the hidden file.
+    Values are read in the order they were written, and every row is compared with its hash: after
+    a power failure any page of the file may be missing. Reading stops at the first group that is
+    not intact; that one and all that follow are written again. For changes to `base` the extents
+    are in the store; everything else is in the hidden file.
     """
     manifest = base.manifest if base else None
     try:
@@ -129,18 +130,18 @@ def load(
 def _load_group(
     scan: Scan, store: PageReader | None, number: int, columns: Mapping[str, Column]
 ) -> ResumedGroup:
-    """Read one group: an extent per column, in `store` or in the hidden file, and its record."""
+    """Read one group: an extent per column, from `store` or the hidden file, and its record."""
     found = {}
     for name in columns:
         key = extent_key(number, name)
         place = None if store is None else store.find(key)
         if store is not None and place is None:
-            raise CorruptStoreError("the extent is not in the store any more")
+            raise CorruptStoreError("the extent is no longer in the store")
         data = store.view(place) if store and place else scan.next()
         extent = parse_extent(data, group=number, column=name, where="extent")
         for start, size, digest in extent.entries.tolist():
             if xxhash.xxh3_64_intdigest(data[start : start + size]) != digest:
-                raise CorruptStoreError("a row is not what was written")
+                raise CorruptStoreError("a row does not match its hash")
         nbytes = extent_value_nbytes(extent.end, page_size=PAGE_SIZE)
         found[name] = (extent, place or scan.take(key, data, nbytes))
     samples = max((len(extent.entries) for extent, _ in found.values()), default=0)
@@ -159,7 +160,7 @@ def _load_group(
 
 
 class Scan:
-    """Reads the values of a hidden file one behind the other, as they were written."""
+    """Reads the values of a hidden file in sequence: it has no tree yet that leads to them."""
 
     def __init__(self, buffer: memoryview, columns: Mapping[str, Column]) -> None:
         self.columns = columns
@@ -168,7 +169,7 @@ class Scan:
         self.places: dict[bytes, Value] = {}
 
     def next(self) -> memoryview:
-        """Return the next value, up to the end of its last page; `take` goes behind it."""
+        """Return the next value, up to the end of its last page; `take` moves past it."""
         start = self._page * PAGE_SIZE
         if start + PAGE_SIZE > len(self._buffer):
             raise CorruptStoreError("the file ends here")
@@ -180,7 +181,7 @@ class Scan:
         return self._buffer[start + VALUE_OFFSET : end]
 
     def take(self, key: bytes, data: memoryview, nbytes: int) -> Value:
-        """Count the value just read as that of `key`, and go behind it."""
+        """Record the value just read as that of `key`, and move past it."""
         value = Value(
             self._page,
             (len(data) + VALUE_OFFSET) // PAGE_SIZE,
@@ -211,23 +212,23 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What an interrupted run, or one that is still at work, has done without publishing it."""
+    """Unpublished work of a run that was interrupted, or is still running."""
 
     path: str
-    """The hidden file that tells of it."""
+    """The hidden file."""
     token: str
     """The name of the work."""
     in_place: bool
-    """Whether it changes the published store; its rows lie there then, else in the hidden file."""
+    """Whether it changes a published store, which then has its rows; else the hidden file has."""
     columns: tuple[str, ...]
     samples: int
     nbytes: int
     """Of the rows of these samples."""
     obstacle: str
-    """Why nobody can go on with it; empty if the same command does."""
+    """Why it cannot be resumed; empty if the same command resumes it."""
 
     def to_json(self) -> dict[str, Any]:
-        """Describe it in JSON terms, without the work's name."""
+        """Return it as a JSON object, without the token."""
         return {
             "path": self.path,
             "in_place": self.in_place,
@@ -239,22 +240,23 @@ class Unfinished:
 
 
 def find_unfinished(path: str | os.PathLike[str]) -> Unfinished | None:
-    """Look for unfinished work on a store that is there or is to be; no row is read.
+    """Look for unfinished work on a store, which may not exist yet; no row is read.
 
-    Takes no lock, and tells what it saw at one moment. Work without a single row group is none.
+    Takes no lock: the answer may be out of date at once. Work without a complete row group is not
+    reported.
     """
     for partial in hidden_files(Path(path)):
         try:
             found = _read(partial, Path(path))
         except OCRStoreError:
-            continue  # there is none, or nothing that could be used
+            continue  # there is none, or nothing usable
         if found is not None:
             return found
     return None
 
 
 def hidden_files(target: Path) -> Iterator[Path]:
-    """Name where the work on a store, reached by a link or not, would lie."""
+    """Yield the paths of the hidden file, beside the store and beside a link to it."""
     return iter(dict.fromkeys((partial_path(target.resolve()), partial_path(target))))
 
 
@@ -277,7 +279,7 @@ def _read(partial: Path, target: Path) -> Unfinished | None:
     if base is not None:
         store = take_snapshot(target)
         if _is_in_store(store, base.groups, records[0], published=True):
-            return None  # published; only its hidden file was not removed any more
+            return None  # published; the run was killed before it removed its hidden file
         obstacle = _obstacle(store, base, records)
     return Unfinished(
         path=str(partial),
@@ -303,7 +305,7 @@ def _base(record: Mapping[str, Any], *, where: str) -> _Base | None:
 
 
 def _records(scan: Scan, base: _Base | None) -> Iterator[Index]:
-    """Read the records of all groups, up to the first that is not whole."""
+    """Yield the group records, up to the first group that is incomplete."""
     number = base.groups if base else 0
     while True:
         try:
@@ -331,7 +333,7 @@ def _obstacle(store: Snapshot, base: _Base, records: list[Index]) -> str:
 
 
 def _is_in_store(store: Snapshot, number: int, index: Index, *, published: bool) -> bool:
-    """Whether the extents of a group are those that its record speaks of."""
+    """Tell whether the store has the extents that a group record describes."""
     if (number < store.manifest.groups) != published:
         return False
     pages = PageReader(store.mapping.buffer, name=store.mapping.path)

@@ -1,4 +1,4 @@
-"""Rows in, row groups out: gathers rows into extents and commits a group when it is full."""
+"""Collect rows into row groups: check, encode, pack into extents, commit full groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.errors import SchemaError
-from ocrstore.format.codecs import encode_row
+from ocrstore.format.codecs import CODECS, encode_row
 from ocrstore.format.columns import Column, Encoded
 from ocrstore.format.extents import ExtentBuilder
 from ocrstore.format.index import Rows
@@ -25,28 +25,28 @@ from ocrstore.format.layout import (
 from ocrstore.format.lmdb_reader import Value
 
 StoredRow = tuple[npt.NDArray[np.uint8], tuple[int, ...]]
-"""A row's bytes as they go into the file, and the shape they decode to."""
+"""A row's stored bytes, and the shape they decode to."""
 
 GroupRecord = Callable[[int, Mapping[str, Rows]], dict[bytes, Any]]
-"""Given a group's number and rows (offsets from their values' starts): what to commit with it."""
+"""Maps a group's number and rows (offsets from the start of their extent) to values to commit."""
 
 
 class Container(Protocol):
-    """Where values go: a new file (`LmdbWriter`) or a published one (`Environment`)."""
+    """Where values are written: a new file (`LmdbWriter`) or a published one (`Environment`)."""
 
     page_size: int
 
     def commit(
         self, puts: Mapping[bytes, Any], *, deletes: Iterable[bytes] = ()
     ) -> dict[bytes, Value]:
-        """Write and delete values together; buffers stay untouched until the next commit."""
+        """Write and delete values; buffers must stay unchanged until the next commit returns."""
         ...
 
 
 class RowGroupWriter:
     """Writes the rows of some columns, group by group.
 
-    Memory: two row groups, one being filled and one being written, however many rows come.
+    Memory: two row groups, one being filled and one being written, for any number of rows.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RowGroupWriter:
         self.pending = 0
 
     def add(self, rows: Mapping[str, StoredRow]) -> bool:
-        """Take one row of every column; return whether that completed and committed a group."""
+        """Add one row of every column; return whether that completed and committed a group."""
         for name, (stored, shape) in rows.items():
             self._builders[name].add(stored)
             self._shapes[name].append(shape)
@@ -90,7 +90,7 @@ class RowGroupWriter:
         return False
 
     def adopt(self, group: int, rows: Mapping[str, Rows]) -> None:
-        """Count a group that is in the file already."""
+        """Add a group that is in the file already."""
         for name, part in rows.items():
             self._rows[name].append(part)
             self.written.append(extent_key(group, name))
@@ -104,7 +104,7 @@ class RowGroupWriter:
         return self.pending % GROUP_STEP == 0 and nbytes + step_nbytes > self._limit
 
     def flush(self) -> None:
-        """Commit the rows taken since the last commit as one group."""
+        """Commit the rows added since the last commit as one group."""
         if self.pending == 0:
             return
         group = self.next_group
@@ -136,7 +136,7 @@ class RowGroupWriter:
         self.next_group += 1
 
     def rows(self) -> dict[str, Rows]:
-        """Return where all rows committed or adopted here lie, in order."""
+        """Return where all rows committed or adopted lie, in order."""
         return {
             name: Rows.concatenate(parts, len(self._columns[name].shape))
             for name, parts in self._rows.items()
@@ -144,7 +144,7 @@ class RowGroupWriter:
 
 
 def located(rows: Rows, offset: int) -> Rows:
-    """Turn offsets from a value's start into file offsets."""
+    """Convert offsets inside an extent to file offsets."""
     return Rows(rows.offset + offset, rows.nbytes, rows.shape, rows.hash)
 
 
@@ -153,7 +153,7 @@ Arrays = Mapping[str, "npt.ArrayLike | Encoded"]
 
 
 def check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Refuse columns whose name or description cannot be stored."""
+    """Raise SchemaError for a column that cannot be stored."""
     for name, column in columns.items():
         if not is_valid_name(name):
             raise SchemaError(
@@ -166,9 +166,9 @@ def check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that cannot name a sample."""
+    """Raise SchemaError for a key that is not 1 to 4096 bytes of UTF-8."""
     if not isinstance(key, str) or not key:
-        raise SchemaError(f"A sample's key is a non-empty text, not {key!r}.")
+        raise SchemaError(f"A sample's key is a non-empty str, not {key!r}.")
     try:
         nbytes = len(key.encode("utf-8"))
     except UnicodeEncodeError as exc:
@@ -178,7 +178,7 @@ def check_key(key: str) -> None:
 
 
 def stored_rows(columns: Mapping[str, Column], key: str, arrays: Arrays) -> dict[str, StoredRow]:
-    """Turn a sample's arrays into the bytes to store, or say which one does not fit."""
+    """Encode a sample's arrays; SchemaError names the one that does not fit its column."""
     odd = set(arrays) ^ set(columns)
     if odd:
         raise SchemaError(
@@ -192,7 +192,7 @@ def stored_rows(columns: Mapping[str, Column], key: str, arrays: Arrays) -> dict
         if isinstance(value, Encoded):
             rows[name] = _encoded(column, value, where)
             continue
-        if column.codec == "jpeg":
+        if CODECS[column.codec].encode is None:
             raise SchemaError(
                 f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
                 "own bytes, so that nothing is lost by encoding again."

@@ -1,4 +1,4 @@
-"""One generation of a store as a reader holds it: mapping, manifest and index, all checked."""
+"""Open one generation of a store without a lock: mapped file, manifest and index, all checked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SEAL_NBYTES = 256
 
 
 class Snapshot:
-    """What was opened; it stays true whatever is appended to the file or renamed over it."""
+    """One opened generation; later commits, or a file renamed over it, do not change it."""
 
     __slots__ = ("generations", "index", "manifest", "mapping", "seals")
 
@@ -58,7 +58,7 @@ class Snapshot:
         self.generations = generations
         """All generations the file held when this was read, oldest first."""
         self.seals = seals
-        """(offset, bytes) that no writer ever changes, and that no other generation has."""
+        """(offset, bytes) pairs that identify this generation: no writer ever changes them."""
 
     @property
     def newest(self) -> int:
@@ -66,9 +66,10 @@ class Snapshot:
         return self.generations[-1]
 
     def is_in(self, descriptor: int) -> bool:
-        """Tell whether an open file still begins and ends as this generation does.
+        """Tell whether an open file still holds this generation.
 
-        It reads some hundred bytes, and never through the map: the file may have been cut.
+        Reads a few hundred bytes, with pread and not through the map: the file may have been
+        truncated, and reading a mapped page behind its end would kill the process.
         """
         return all(
             _read_at(descriptor, offset, len(sealed)) == sealed for offset, sealed in self.seals
@@ -85,9 +86,10 @@ def _read_at(descriptor: int, offset: int, nbytes: int) -> bytes:
 def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None) -> Snapshot:
     """Read manifest and index of the newest generation, or of the one asked for.
 
-    Readers take no lock. A commit that happens meanwhile may reuse tree pages being read, or lie
-    behind the end of what was mapped; then the meta pages or the file's size have changed, and the
-    search starts again. The records it finds never change once they are published.
+    No lock is taken. That is safe because published values are never overwritten; only tree pages
+    are. A commit during the lookup may reuse a tree page that is being read, or write pages behind
+    the end of the map. In both cases the meta pages or the file size have changed afterwards, and
+    the lookup is repeated; if they have not, what was found (or the damage) is real.
     """
     if sys.byteorder != "little":
         raise UnsupportedFormatError("ocrstore files are little-endian; this machine is not.")
@@ -106,14 +108,14 @@ def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None
 
 
 def read_metas(mapping: MappedFile) -> bytes:
-    """Return the bytes that every commit changes: both meta pages, for any page size."""
+    """Return both meta pages, for any page size: every commit changes one of them."""
     buffer = mapping.buffer
     starts = (0, 4096, 8192, 16384, 32768)
     return b"".join(bytes(buffer[start : start + META_NBYTES]) for start in starts)
 
 
 def has_changed(mapping: MappedFile, before: bytes) -> bool:
-    """Tell whether a commit was made, or is being made, since `read_metas` returned `before`."""
+    """Tell whether a commit was made or begun since `read_metas` returned `before`."""
     return mapping.has_grown() or read_metas(mapping) != before
 
 
@@ -143,7 +145,7 @@ def _find(mapping: MappedFile, generation: int | None) -> _Found:
 
 def _load(mapping: MappedFile, found: _Found) -> Snapshot:
     pages = found.pages
-    # the headers have the hashes of manifest and index, and the index those of all rows
+    # these headers hold the hashes of manifest and index, and the index those of all rows
     seals = [
         (place.offset, bytes(pages.view(place)[:HEADER_NBYTES]))
         for place in (found.manifest_place, found.index_place)
@@ -151,7 +153,8 @@ def _load(mapping: MappedFile, found: _Found) -> Snapshot:
     manifest = _parse_manifest(pages, found.generation, found.manifest_place)
     index = _parse_index(pages, manifest, found.index_place)
     check_places(index, first=2 * pages.page_size, end=mapping.nbytes, where=mapping.path)
-    # records lie behind the rows: a file that is being overwritten shows at its beginning first
+    # manifest and index lie behind the rows: a file that is being overwritten from its start
+    # would still have them, so the first extent is compared, too
     seals += _seal_of_rows(mapping, 2 * pages.page_size + VALUE_OFFSET, manifest.groups)
     return Snapshot(mapping, manifest, index, found.generations, tuple(seals))
 
@@ -160,12 +163,12 @@ def _seal_of_rows(mapping: MappedFile, start: int, groups: int) -> list[tuple[in
     """Return the first bytes of the extent at `start`, if a published one is there."""
     first = bytes(mapping.buffer[start : start + _SEAL_NBYTES])
     magic, group = _EXTENT_START.unpack(first[: _EXTENT_START.size].ljust(_EXTENT_START.size))
-    # the pages of an extent that is not published may be used again
+    # the pages of an unpublished extent may be reused
     return [(start, first)] if magic == EXTENT_MAGIC and group < groups else []
 
 
 def newest_generation(pages: PageReader) -> int:
-    """Return the newest published generation, or say why there is none (FORMAT.md 3.1)."""
+    """Return the newest published generation; NotAStoreError if there is none (FORMAT.md 3.1)."""
     last = pages.last()
     if last is not None:
         generation = parse_numbered_key(MANIFEST_PREFIX, last[0])
@@ -173,8 +176,8 @@ def newest_generation(pages: PageReader) -> int:
             return generation
     elif pages.is_unfinished():
         raise NotAStoreError(
-            f"{pages.name}: an unfinished build, not a store. Run the build again: it goes on "
-            "where it stopped."
+            f"{pages.name}: an unfinished build, not a store. Run the build again: it "
+            "continues where it stopped."
         )
     raise NotAStoreError(
         f"{pages.name}: an LMDB file, but not an ocrstore file (it has no manifest). "

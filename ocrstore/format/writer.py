@@ -1,4 +1,4 @@
-"""The writer: samples in, a published generation out (FORMAT.md 9)."""
+"""Write samples: create a store, or add, replace and delete samples of one (FORMAT.md 9)."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from ocrstore.format.snapshot import Snapshot
 
 
 class Writer:
-    """Takes samples and publishes them together when its `with` block ends.
+    """Collects samples and publishes them together when its `with` block ends.
 
-    Made by `ocrstore.create` and `ocrstore.edit`. Arrays are copied when they are given, so the
-    caller may reuse them. If the block raises, nothing is published. Not for several threads at
-    once; not usable in a forked child.
+    Made by `ocrstore.create` and `ocrstore.edit`. Arrays are copied at once, so the caller may
+    reuse them. If the block raises, nothing is published. Not thread-safe; not usable in a forked
+    child.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Writer:
         self.path = target
         self.columns = dict(columns)
         self.metadata: dict[str, Any] = dict(metadata)
-        """JSON that goes into the manifest; may be changed until the writer closes."""
+        """JSON for the manifest; may be changed until the writer closes."""
         self._container = container
         self._locks = list(locks)
         self._base = base
@@ -101,48 +101,49 @@ class Writer:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of all samples there will be, in order."""
+        """The keys of all samples that will be published, in order."""
         return tuple(self._order)
 
     def append(
         self, key: str, arrays: Arrays, *, attributes: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a sample: one array for every column, and what else is known about it."""
+        """Add a sample: one array for every column, and its attributes."""
         self._check_open()
         check_key(key)
         if key in self._order:
-            raise SchemaError(f"sample {key!r} is there already; use replace() to change it.")
+            raise SchemaError(f"sample {key!r} exists already; use replace() to change it.")
         self._take(key, arrays, attributes)
         self._counts["appended"] += 1
 
     def replace(
         self, key: str, arrays: Arrays, *, attributes: Mapping[str, Any] | None = None
     ) -> None:
-        """Give a sample new arrays and attributes; it keeps its row."""
+        """Replace arrays and attributes of a sample; it keeps its row."""
         self._check_known(key)
         self._take(key, arrays, attributes)
         self._counts["replaced"] += 1
 
     def delete(self, key: str) -> None:
-        """Take a sample out; the samples behind it move up by one row."""
+        """Delete a sample; the row numbers of those after it go down by one."""
         self._check_known(key)
         del self._order[key]
         self._counts["deleted"] += 1
 
     def reorder(self, keys: Iterable[str]) -> None:
-        """Put the samples into another order; `keys` names each of them once.
+        """Reorder the samples; `keys` has every key once.
 
-        No row is moved in the file. Slices across rows that lie apart are copies until `compact`.
+        Nothing is moved in the file: until `compact`, slices over rows that are no longer
+        contiguous are copies.
         """
         self._check_open()
         order = {key: self._order[key] for key in keys if key in self._order}
         if len(order) != len(self._order):
             missing = next(key for key in self._order if key not in order)
-            raise UnknownSampleError(f"{self.path}: the new order leaves out sample {missing!r}.")
+            raise UnknownSampleError(f"{self.path}: the new order lacks sample {missing!r}.")
         self._order = order
 
     def resumed_attributes(self) -> pa.Table:
-        """Return key and attributes of what an interrupted run had written; the last one counts."""
+        """Return keys and attributes an interrupted run wrote; of equal keys the last counts."""
         keys = pa.array(self._resumed_keys, pa.string())
         if not self._resumed_keys:
             return pa.table({"key": keys})
@@ -161,14 +162,14 @@ class Writer:
         self._release()
 
     def abort(self) -> None:
-        """Give up: nothing is published. A resumable build keeps what it has committed."""
+        """Close without publishing; resumable work keeps what it has committed."""
         if not self._open:
             return
         if os.getpid() != self._pid:
             self._open = False
             return
-        # extents that were committed to a published file stay until the next writer frees them:
-        # an interrupt may come after the commit that published them
+        # Do not free the extents that were committed to a published file: an interrupt may arrive
+        # right after the commit that published them. The next writer frees what is orphaned.
         try:
             self._container.close()
             if self._partial is not None and self._token is None:
@@ -204,11 +205,11 @@ class Writer:
             if self._payload.add(rows):
                 self._finish_group()
         except BaseException:
-            self.abort()  # what this writer holds and what is in the file may differ now
+            self.abort()  # memory and file may disagree now
             raise
 
     def _finish_group(self) -> None:
-        """Keep the attributes of a committed group as a compact table."""
+        """Keep the attributes of a committed group as an Arrow table: smaller than dicts."""
         if self._token is None:
             self._tables.append(to_table(self._keys, self._records, self._schema))
         self._keys.clear()
@@ -284,9 +285,11 @@ class Writer:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise StoreClosedError(f"{self.path}: this writer was closed, or stopped by an error.")
+            raise StoreClosedError(
+                f"{self.path}: this writer is closed (by close(), or after an error)."
+            )
         if os.getpid() != self._pid:
-            raise StoreClosedError(f"{self.path}: a writer cannot be used in a forked process.")
+            raise StoreClosedError(f"{self.path}: a writer cannot be used in a forked child.")
 
     def _check_known(self, key: str) -> None:
         self._check_open()
@@ -312,13 +315,28 @@ def create(
     group_rows: int | None = None,
     group_nbytes: int | None = None,
 ) -> Writer:
-    """Start a new store; it appears at `path` whole, when the writer closes.
+    """Create a store; it appears at `path`, complete, when the writer closes.
 
-    `attributes` is an Arrow schema (or names with Arrow types); without it, types are inferred.
-    `resume` names the work being done, any text that changes when the work does: a run that was
-    interrupted is then continued by the next one with the same name, columns and path, and
-    `writer.keys` says what is there already; with `start_over` it is not used. Until publication
-    everything lies in a hidden file beside the target.
+    Until then everything is in a hidden file beside the target.
+
+    Args:
+        path: The file to make.
+        columns: The arrays that every sample has, by name.
+        attributes: An Arrow schema, or names with Arrow types; inferred if not given.
+        metadata: JSON for the manifest.
+        overwrite: Replace a store that exists.
+        resume: A name for the work, any str that changes when the work does. An interrupted run is
+            continued by the next one with the same name, columns and path; `writer.keys` tells
+            what is already written.
+        start_over: Do not continue an interrupted run.
+        action: What the history calls this.
+        group_rows: Samples of a row group at most.
+        group_nbytes: Bytes of a row group, about.
+
+    Raises:
+        SchemaError: Columns, attributes or metadata cannot be stored.
+        StoreExistsError: The target exists.
+        StoreBusyError: Another process is writing it.
     """
     target = Path(path)
     columns = check_columns(columns)
@@ -332,13 +350,13 @@ def create(
     locks = [FileLock(partial, create=True, store=target)]
     container: LmdbWriter | None = None
     try:
-        check_target(target, overwrite=overwrite)  # another writer may have published it just now
-        if target.exists():  # a writer that is adding to it would lose its work
+        check_target(target, overwrite=overwrite)  # again: now under the lock
+        if target.exists():  # a writer at work on the old store would lose its changes
             locks.append(FileLock(target, create=False, store=target))
         resumed = None
         if resume is not None and not start_over:
             resumed = resuming.load(partial, columns, resume)
-        # opened, and emptied, only under its lock: no other writer can be at work in it
+        # truncated only under its lock: no other writer can be at work in it
         container = LmdbWriter(partial, resume=resumed.values if resumed else None)
         if resume is not None and resumed is None:
             container.commit(resuming.encode_pending(columns, resume))
@@ -346,7 +364,7 @@ def create(
         if container is not None:
             container.close()
         with suppress(OSError):
-            # what others left unfinished stays, unless it has been emptied already
+            # keep the unfinished work of others, unless it is truncated already
             if (resume is None and container is not None) or partial.stat().st_size == 0:
                 partial.unlink()
         for lock in locks:
@@ -379,12 +397,22 @@ def edit(
     group_rows: int | None = None,
     group_nbytes: int | None = None,
 ) -> Writer:
-    """Open a store for adding, replacing and deleting samples.
+    """Open a store to add, replace, delete and reorder samples.
 
-    All changes appear together, as a new generation, when the writer closes; who has the store
-    open goes on seeing what it opened. `resume` names the work being done, as in `create`: a run
-    that was interrupted is continued by the next one with the same name, as long as nobody else
-    has published a generation, and `writer.resumed_attributes()` says what is there already.
+    All changes are published together, as a new generation, when the writer closes. Readers that
+    have the store open keep seeing the generation they opened.
+
+    Args:
+        path: The store.
+        resume: A name for the work, as in `create`. An interrupted run is continued by the next
+            one with the same name, unless another generation was published since;
+            `writer.resumed_attributes()` tells what is already written.
+        action: What the history calls this.
+        group_rows: Samples of a row group at most.
+        group_nbytes: Bytes of a row group, about.
+
+    Raises:
+        StoreBusyError: Another process is writing it.
     """
     target = Path(path)
     options = {"group_rows": group_rows, "group_nbytes": group_nbytes}

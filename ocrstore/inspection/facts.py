@@ -11,7 +11,6 @@ import numpy as np
 
 from ocrstore.format.columns import Column
 from ocrstore.format.resume import Unfinished, find_unfinished
-from ocrstore.inspection.integrity import Integrity, check_headers
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.source_status import (
     SourceStatus,
@@ -21,6 +20,7 @@ from ocrstore.inspection.source_status import (
 )
 from ocrstore.inspection.views import StoredView, views_of
 from ocrstore.store import Store
+from ocrstore.verification import Integrity, check_headers
 
 
 @dataclass(frozen=True, slots=True)

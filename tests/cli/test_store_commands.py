@@ -66,7 +66,7 @@ def test_inspect(run, store):
     """The facts in words, and the same for programs."""
     code, out, _ = run("inspect", store)
     assert code == 0
-    for fact in ("samples", "1..4x4x3", "zstd", "also readable: 1", "append"):
+    for fact in ("samples", "1..4x4x3", "zstd", "also readable: 1", "edit"):
         assert fact in out
     code, out, _ = run("inspect", store, "--json")
     facts = json.loads(out)

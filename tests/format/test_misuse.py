@@ -28,9 +28,9 @@ GOOD = {"a": np.zeros(2, np.uint8), "b": np.zeros(1, np.float32)}
         (("nonsense",), "Unknown dtype"),
         (("uint8", 5), "must be a tuple"),
         (("uint8", (1,) * 9), "more than 8 dimensions"),
-        (("uint8", (-1,)), "whole number"),
-        (("uint8", (True,)), "whole number"),
-        (("uint8", (2**40,)), "whole number"),
+        (("uint8", (-1,)), "None or an int"),
+        (("uint8", (True,)), "None or an int"),
+        (("uint8", (2**40,)), "None or an int"),
         (("uint8", (2**16, 2**16)), "2 GiB"),
         (("uint8", (1,), "gzip"), "Unknown codec"),
         (("float32", (None, None, 3), "jpeg"), "holds pictures"),
@@ -65,8 +65,8 @@ def test_impossible_schemas(tmp_path, columns, attributes, message):
 @pytest.mark.parametrize(
     ("key", "arrays", "message"),
     [
-        ("", GOOD, "non-empty text"),
-        (7, GOOD, "non-empty text"),
+        ("", GOOD, "non-empty str"),
+        (7, GOOD, "non-empty str"),
         ("\ud800", GOOD, "not valid Unicode"),
         ("x" * 5000, GOOD, "5000 bytes"),
         ("first", GOOD, "use replace"),
@@ -74,7 +74,7 @@ def test_impossible_schemas(tmp_path, columns, attributes, message):
         ("k", {**GOOD, "c": 1}, "missing or unknown: ['c']"),
         ("k", {**GOOD, "a": np.zeros(2, np.int16)}, "sample 'k', column 'a': expected uint8"),
         ("k", {**GOOD, "a": np.zeros(3, np.uint8)}, "expected shape (2,), found (3,)"),
-        ("k", {**GOOD, "a": ["x", "y"]}, "cannot become a uint8 array"),
+        ("k", {**GOOD, "a": ["x", "y"]}, "cannot be converted to a uint8 array"),
         ("k", {**GOOD, "b": ocrstore.Encoded(b"", (1,))}, "Encoded is for jpeg columns"),
         ("k", {**GOOD, "b": ocrstore.Encoded(b"", (1, 2))}, "expected shape (None,)"),
     ],
@@ -155,8 +155,8 @@ def test_changing_what_is_not_there(make_store):
     column = ocrstore.Column("int8")
     zeros = [np.int8(0)] * 3
     cases = [
-        ("image", zeros, ocrstore.SchemaError, "the name is taken"),
-        ("number", zeros, ocrstore.SchemaError, "the name is taken"),
+        ("image", zeros, ocrstore.SchemaError, "the name is already used"),
+        ("number", zeros, ocrstore.SchemaError, "the name is already used"),
         ("new", zeros[:2], ocrstore.SchemaError, "2 were given"),
         ("new", iter(zeros[:2]), ocrstore.SchemaError, "2 were given"),
         ("new", iter(zeros * 2), ocrstore.SchemaError, "more arrays"),
@@ -218,7 +218,7 @@ def test_a_key_is_never_written_twice(make_store):
     environment = Environment(path)
     reader = PageReader(MappedFile(path).buffer, name="test")
     taken = next(iter(reader.keys_with(b"manifest/")))
-    with pytest.raises(ocrstore.CorruptStoreError, match="there already"):
+    with pytest.raises(ocrstore.CorruptStoreError, match="exists already"):
         environment.commit({taken: bytes(5000)})
     environment.close()
     assert ocrstore.verify(path).ok

@@ -118,7 +118,7 @@ def test_readers_see_the_published_generation(path):
     assert store.keys == before.keys and not before.refresh()
     assert all((store["a"][n] == n).all() for n in range(10))
     result = ocrstore.verify(path)
-    assert result.ok and any("6 extents" in note and "goes on" in note for note in result.notes)
+    assert result.ok and any("6 extents" in note and "resumes" in note for note in result.notes)
     found = find_unfinished(path)
     assert found.in_place and not found.obstacle and found.samples == 12
     assert found.nbytes > 12 * 5000 and found.columns == ("a", "b")
@@ -487,7 +487,7 @@ def test_column_writers_are_used_as_they_should(path):
     writer.abort()
     with pytest.raises(ocrstore.SchemaError, match="0 were given"):
         ColumnWriter(path, EXTRA).close()
-    with pytest.raises(ocrstore.SchemaError, match="'a': the name is taken"):
+    with pytest.raises(ocrstore.SchemaError, match="'a': the name is already used"):
         ColumnWriter(path, {"a": SPEC["a"]}, resume="work")
     ColumnWriter(path, EXTRA, resume="work")
     gc.collect()  # a writer that is forgotten lets go by itself

@@ -38,7 +38,7 @@ def test_reorder_changes_rows_and_nothing_else(tmp_path):
 def test_reorder_names_every_sample(tmp_path):
     """An order that leaves one out is refused, and nothing is published."""
     with (
-        pytest.raises(ocrstore.UnknownSampleError, match="leaves out sample 'k1'"),
+        pytest.raises(ocrstore.UnknownSampleError, match="lacks sample 'k1'"),
         ocrstore.create(tmp_path / "a.ocrs", SPEC) as writer,
     ):
         writer.append("k0", row(0))

@@ -148,11 +148,11 @@ def test_a_store_that_was_cut(own_path, workers, transform):
     dataset = OCRStoreDataset(own_path, **options)
     batch = None if transform else dataset[0:4]
     os.truncate(own_path, 8192)
-    with pytest.raises(ocrstore.StoreChangedError, match=r"own.ocrs: was cut from"):
+    with pytest.raises(ocrstore.StoreChangedError, match=r"own.ocrs: was truncated from"):
         for taken in DataLoader(dataset, 4, num_workers=workers):
             taken["images"]
     if batch is not None:
-        with pytest.raises(ocrstore.StoreChangedError, match="was cut"):
+        with pytest.raises(ocrstore.StoreChangedError, match="was truncated"):
             batch["prob_maps"]
 
 

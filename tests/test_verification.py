@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 import ocrstore
-from ocrstore.inspection.integrity import check_headers
+from ocrstore.verification import check_headers
 
 
 def test_a_store_that_grows_meanwhile_is_sound(make_store):
