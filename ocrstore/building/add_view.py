@@ -10,12 +10,11 @@ from pathlib import Path
 
 from ocrstore.building.attributes import stored_problems
 from ocrstore.building.build import StrPath, make_recipe
-from ocrstore.building.changes import decoder_families
 from ocrstore.building.derive import Job, Task, stored_sample
 from ocrstore.building.run import deriver, discarded
 from ocrstore.building.unfinished import name_work, why_not
 from ocrstore.building.views import View, check_views, column_shapes, stored_views, views_metadata
-from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.decode import DECODER_FAMILIES, DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
@@ -101,7 +100,7 @@ def add_view(
             "add-view",
             (added,),
             images=None if images is None else Path(images),
-            families={} if images is None else decoder_families(),
+            families={} if images is None else dict(DECODER_FAMILIES),
             maps_folder=None,
         )
         found = find_unfinished(target)

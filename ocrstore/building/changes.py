@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from ocrstore.building.derive import annotation_hash
 from ocrstore.building.files import file_state, read_picture
-from ocrstore.decode import available_backends
-from ocrstore.decode.jpeg import opencv_family
 from ocrstore.errors import SourceError
 from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import Source
@@ -103,15 +101,6 @@ def compare(source: Source, known: Mapping[str, Known], *, maps_folder: Path | N
             changes.changed[sample.key] = reason
     changes.removed = sorted(gone)
     return changes
-
-
-def decoder_families() -> dict[str, str]:
-    """Name, for each picture format, the family of decoders that would decode it here and now."""
-    jpeg = "libjpeg-turbo"
-    if available_backends()[0] == "opencv":
-        jpeg = opencv_family()
-    others = dict.fromkeys(("png", "webp", "bmp", "tiff", "gif"), "opencv")
-    return {"jpeg": jpeg, **others}
 
 
 def _difference(sample: SourceSample, before: Known, maps_folder: Path | None) -> str | None:

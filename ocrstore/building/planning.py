@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ocrstore.building.changes import Changes, compare, decoder_families, known_from
+from ocrstore.building.changes import Changes, compare, known_from
 from ocrstore.building.unfinished import name_work, why_not
 from ocrstore.building.views import IMPORTED, View, check_views, column_shapes, stored_views
+from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import SchemaError
 from ocrstore.format.columns import Column
 from ocrstore.format.unfinished import Unfinished, find_unfinished
@@ -110,7 +111,7 @@ def plan_build(
     maps_folder: Path | None,
 ) -> BuildPlan:
     """Compare the source, the recipe and the decoders with what is there."""
-    families = decoder_families()
+    families = dict(DECODER_FAMILIES)
     facts: dict[str, Any] = {
         "target": target,
         "source": source,
@@ -151,7 +152,7 @@ def plan_build(
     known = known_from(old.index)
     changes = compare(source, known, maps_folder=maps_folder)
     recipe_reasons = _recipe_reasons(before, views)
-    decoder_reasons = _decoder_reasons(old.metadata, families)
+    decoder_reasons = _decoder_reasons(old, families)
     if len(old) and not known:
         decoder_reasons.append("it is not recorded which files the samples were made from")
     reasons = [*recipe_reasons, *decoder_reasons, *changes.reasons()]
@@ -196,16 +197,25 @@ def _recipe_reasons(before: tuple[View, ...], views: tuple[View, ...]) -> list[s
     return reasons
 
 
-def _decoder_reasons(metadata: Mapping[str, Any], families: Mapping[str, str]) -> list[str]:
-    build = metadata.get("build")
+def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
+    build = old.metadata.get("build")
     recorded = build.get("decoders") if isinstance(build, Mapping) else None
     if not isinstance(recorded, Mapping):
         return ["it is not recorded which decoders made the pictures"]
+    present = _formats(old)
     return [
         f"{kind} pictures are decoded by {families[kind]} now, not by {family}"
         for kind, family in recorded.items()
-        if families.get(kind, family) != family
+        if kind in present and families.get(kind, family) != family
     ]
+
+
+def _formats(store: Store) -> set[str | None]:
+    """Return the formats of a store's pictures; all of them if some names do not tell."""
+    problems = store.index["problems"].to_pylist() if "problems" in store.index.column_names else ()
+    if any(line.startswith("mislabelled") for lines in problems for line in lines or ()):
+        return set(DECODER_FAMILIES)
+    return {format_by_name(key) for key in store.keys}
 
 
 def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> frozenset[str]:

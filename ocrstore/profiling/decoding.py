@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ocrstore.decode import decode
-from ocrstore.decode.files import read_picture
+from ocrstore.decode import decode, read_picture
 from ocrstore.errors import DecodeError, SourceError
 from ocrstore.inspection.freshness import source_record
 from ocrstore.profiling.clock import Tally

@@ -16,7 +16,8 @@ from ocrstore.sample import Problem
 from ocrstore.sources.keys import key_of, shown
 
 PICTURE_SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .webp .bmp .dib .tif .tiff .gif".split()  # noqa: SIM905 - readable
+    ".jpg .jpeg .jpe .jfif .png .webp .bmp .dib .tif .tiff .gif "  # noqa: SIM905 - readable
+    ".avif .heic .heif".split()
 )
 """File name endings, in lower case, that make a file a picture; the content decides the format."""
 

@@ -204,7 +204,7 @@ def test_another_decoder_family_decodes_again(dataset, monkeypatch):
     dataset.fill(2)
     make(dataset)
     families = {"jpeg": "other-jpeg", "png": "opencv"}
-    monkeypatch.setattr("ocrstore.building.planning.decoder_families", lambda: families)
+    monkeypatch.setattr("ocrstore.building.planning.DECODER_FAMILIES", families)
     report = make(dataset)
     assert report.action == "rewrite" and report.derived == 2
     assert report.reasons == ["jpeg pictures are decoded by other-jpeg now, not by libjpeg-turbo"]

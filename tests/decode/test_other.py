@@ -1,4 +1,4 @@
-"""PNG, WebP, BMP, TIFF and GIF: everything becomes upright RGB uint8."""
+"""PNG, WebP, BMP, TIFF, GIF, AVIF and HEIF: everything becomes upright RGB uint8."""
 
 import io
 import struct
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from ocrstore.decode import decode
+from ocrstore.decode import DECODER_FAMILIES, decode
 from ocrstore.errors import DecodeError
 
 RNG = np.random.default_rng(11)
@@ -104,7 +104,7 @@ def test_lossless_pictures_come_out_exactly(case):
     got = decode(data)
     assert got.pixels.dtype == np.uint8
     assert got.pixels.flags.c_contiguous
-    assert (got.format, got.decoder) == (kind.lower(), "opencv")
+    assert (got.format, got.decoder) == (kind.lower(), DECODER_FAMILIES[kind.lower()])
     np.testing.assert_array_equal(got.pixels, reference(data))
 
 
@@ -167,11 +167,15 @@ def test_sixteen_bit_png(png, colour, channels):
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
-@pytest.mark.parametrize("extra", [None, 0, 1, 2])
-@pytest.mark.parametrize("photometric", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("photometric", "depth", "extra"),
+    [
+        *((1, np.uint8, extra) for extra in (0, 1, 2)),
+        *((2, depth, extra) for depth in (np.uint8, np.uint16) for extra in (None, 0, 1, 2)),
+    ],
+)
 def test_tiff_alpha_of_every_kind(tiff, photometric, extra, depth, order):
-    """Straight, premultiplied, meaningless and unnamed fourth channels, in 8 and 16 bits."""
+    """Straight, premultiplied, meaningless and unnamed last channels, in 8 and 16 bits."""
     channels = 4 if photometric == 2 else 2
     top = np.iinfo(depth).max
     samples = (WIDE[..., :channels].astype(np.uint32) % (top + 1)).astype(depth)
@@ -181,8 +185,6 @@ def test_tiff_alpha_of_every_kind(tiff, photometric, extra, depth, order):
     got = decode(tiff(samples, photometric, tags=tags, order=order)).pixels
     small = nearest(samples) if depth is np.uint16 else samples
     colours = np.broadcast_to(small[..., :-1], (5, 8, 3)).astype(int)
-    if photometric == 0:
-        colours = 255 - colours
     alpha = small[..., -1].astype(int)
     if extra == 0:
         expected = colours
@@ -190,7 +192,8 @@ def test_tiff_alpha_of_every_kind(tiff, photometric, extra, depth, order):
         expected = np.minimum(colours + 255 - alpha[..., None], 255)
     else:
         expected = over_white(colours, alpha)
-    np.testing.assert_array_equal(got, expected)
+    # Pillow divides premultiplied colours of 8 bits by alpha, and rounds
+    assert np.abs(got - expected).max() <= (1 if extra == 1 and depth is np.uint8 else 0)
 
 
 @pytest.mark.parametrize("depth", [np.uint8, np.uint16])
@@ -203,11 +206,10 @@ def test_tiff_where_white_is_zero(tiff, photometric, depth):
     np.testing.assert_array_equal(got, 255 - small if photometric == 0 else small)
 
 
-@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
-def test_gray_alpha_tiff_with_predictor(tiff, depth):
+def test_gray_alpha_tiff_with_predictor(tiff):
     """Rows stored as differences of each channel are summed up again."""
-    samples = (WIDE[..., :2].astype(np.uint32) % (np.iinfo(depth).max + 1)).astype(depth)
-    rows = np.diff(samples, axis=1, prepend=np.zeros((5, 1, 2), depth)).astype(depth)
+    samples = (WIDE[..., :2] % 256).astype(np.uint8)
+    rows = np.diff(samples, axis=1, prepend=np.zeros((5, 1, 2), np.uint8)).astype(np.uint8)
     strip = zlib.compress(rows.tobytes())
     coded = tiff(samples, 1, tags=[(338, [2]), (317, [2]), (259, [8])], strip=strip)
     plain = tiff(samples, 1, tags=[(338, [2])])
@@ -305,17 +307,17 @@ def test_bmp_of_sixteen_bits_per_pixel(masks, bits):
     assert (got[1, 0] == 255).all()
 
 
-def test_bmp_of_rare_layouts_is_refused():
-    """Masks in another order, and other codings."""
-    with pytest.raises(DecodeError, match="masks"):
-        decode(build_bmp(BYTES.tobytes(), 32, masks=MASKS[::-1]))
+def test_bmp_of_rare_layouts():
+    """Masks in an unknown order are refused, and other codings."""
+    with pytest.raises(DecodeError, match="bitfields layout"):
+        decode(build_bmp(BYTES.tobytes(), 32, masks=(0xFF00, 0xFF, 0xFF0000)))
     data = bytearray(build_bmp(BYTES.tobytes(), 32))
     data[30] = 4
-    with pytest.raises(DecodeError, match="compression 4"):
+    with pytest.raises(DecodeError, match="compression"):
         decode(bytes(data))
 
 
-@pytest.mark.parametrize("bits", [1, 4, 8])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_tiff_palettes_of_few_bits(tiff, bits):
     """Colours of the map, which 1-bit pictures have too."""
     count = 1 << bits
@@ -332,19 +334,24 @@ def test_tiff_palettes_of_few_bits(tiff, bits):
     ("samples", "photometric", "tags", "words"),
     [
         (WIDE[..., :3], 2, [(284, [2])], "one plane per channel"),
-        (WIDE[..., :3], 8, [], "colour space 8"),
-        (WIDE[..., :1].astype(np.uint32), 1, [], "32 bits"),
+        (WIDE[..., :3], 8, [], "pixel mode"),
+        (WIDE[..., :1].astype(np.uint32), 1, [], "many bits"),
         (WIDE[..., :1], 1, [(339, [2])], "signed"),
-        (WIDE[..., :3], 1, [], "3 channels of 16 bits"),
-        (WIDE[..., :2], 2, [], "2 channels"),
+        (WIDE[..., :1].astype(np.uint8), 1, [(339, [2])], "signed"),
+        (WIDE[..., :3], 1, [], "pixel mode"),
+        (WIDE[..., :2], 2, [], "data organization|pixel mode"),
         (WIDE, 5, [], "4 channels of 16 bits"),
-        (WIDE[..., :1], 3, [], "1 channels of 16 bits"),
-        (WIDE[..., :1], 1, [(258, [12])], "12 bits"),
-        (WIDE[..., :2], 3, [(258, [8, 8])], "2 channels of 8 bits"),
-        (WIDE[..., :2], 1, [(259, [7])], "compression 7"),
+        (WIDE[..., :1], 3, [], "pixel mode"),
+        (WIDE[..., :1], 1, [(258, [12])], "many bits"),
+        (WIDE[..., :2], 3, [(258, [8, 8])], "pixel mode"),
+        (WIDE[..., :2], 1, [(338, [2])], "pixel mode"),
+        (WIDE[..., :2].astype(np.uint8), 1, [], "pixel mode"),
+        (WIDE[..., :2].astype(np.uint8), 0, [(338, [2])], "pixel mode"),
+        (WIDE[..., :3].astype(np.uint8), 6, [], "subsampled"),
+        (WIDE[..., :3].astype(np.uint8), 8, [], "LAB"),
     ],
 )
 def test_tiffs_that_would_come_out_wrong_are_refused(tiff, samples, photometric, tags, words):
-    """What OpenCV would turn into a wrong picture is an error that names the remedy."""
+    """What would become a wrong picture is an error that names the remedy."""
     with pytest.raises(DecodeError, match=words):
         decode(tiff(np.ascontiguousarray(samples), photometric, tags=tags))
