@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.decode.pillow import warnings_as
 from ocrstore.errors import DecodeError
 
 Pixels = npt.NDArray[np.uint8]
@@ -57,21 +57,25 @@ def _simplejpeg() -> Any | None:
 
 
 def _run_turbojpeg(decoder: Any, data: bytes, cmyk: bool) -> Run:
+    layout = _TJPF_CMYK if cmyk else _TJPF_RGB
+
     def run(*, strict: bool) -> Pixels:
-        with warnings.catch_warnings():
-            # PyTurboJPEG 1 turns even a warning that stopped the decoder into a Python warning
-            warnings.simplefilter("error" if strict else "ignore")
+        flags = _STOP_ON_WARNING if strict else 0
+        if strict and not _warns_when_stopped():
+            return np.asarray(decoder.decode(data, pixel_format=layout, flags=flags))
+        with warnings_as("error" if strict else "ignore"):
             try:
-                pixels: Pixels = decoder.decode(
-                    data,
-                    pixel_format=_TJPF_CMYK if cmyk else _TJPF_RGB,
-                    flags=_STOP_ON_WARNING if strict else 0,
-                )
+                return np.asarray(decoder.decode(data, pixel_format=layout, flags=flags))
             except Warning as exc:
                 raise OSError(str(exc)) from exc
-        return pixels
 
     return run
+
+
+@functools.cache
+def _warns_when_stopped() -> bool:
+    """Whether a warning that stopped the decoder is a mere Python warning, as in PyTurboJPEG 1."""
+    return str(getattr(import_module("turbojpeg"), "__version__", "1")).startswith("1")
 
 
 def _run_simplejpeg(library: Any, data: bytes, cmyk: bool) -> Run:

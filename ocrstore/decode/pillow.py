@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, TiffImagePlugin
+from PIL import Image, TiffImagePlugin
 
 from ocrstore.errors import DecodeError
 from ocrstore.geometry import turn_upright
@@ -30,9 +30,10 @@ Pixels = npt.NDArray[np.uint8]
 
 _ORIENTATION = 274
 _BITS, _PHOTOMETRIC, _SAMPLES, _PLANAR = 258, 262, 277, 284
-_EXTRA_SAMPLES, _SAMPLE_FORMAT, _SUBSAMPLING = 338, 339, 530
+_EXTRA_SAMPLES, _SAMPLE_FORMAT = 338, 339
 _STRIPS, _TILES = (273, 279), (324, 325)  # tags of offsets and of numbers of bytes
-_PREMULTIPLIED, _UNSPECIFIED = 1, 0
+_UNSPECIFIED, _PREMULTIPLIED, _STRAIGHT = 0, 1, 2  # extra samples
+_YCBCR = 6
 
 _PLUGINS = {
     "jpeg": ("PIL.JpegImagePlugin", "JpegImageFile"),
@@ -48,8 +49,8 @@ _PLUGINS = {
 # colour profiles and comments that are large when unpacked.
 _PNG_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf"})
 
-_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
-_ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA"})
+_MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK"})
+_ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})
 
 
 class TooManyPixelsError(DecodeError):
@@ -58,7 +59,7 @@ class TooManyPixelsError(DecodeError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedPicture:
-    """A picture whose header was read, and whose pixels were not."""
+    """A picture whose header was read, and whose pixels were not; it can be decoded once."""
 
     format: str
     """`jpeg`, `png`, `webp`, `bmp`, `tiff`, `gif`, `avif` or `heif`, by content."""
@@ -67,8 +68,8 @@ class EncodedPicture:
     orientation: int
     """EXIF orientation, 1 to 8; 1 where the file says nothing valid."""
     data: bytes
-    image: ImageFile.ImageFile
-    """Pillow's image, not yet loaded."""
+    image: Any
+    """Pillow's image, not yet loaded; what else it has depends on the format."""
     max_pixels: int
     """The limit that the size was held against."""
 
@@ -82,7 +83,7 @@ class _FirstPage(TiffImagePlugin.TiffImageFile):
 
 def read_header(data: bytes, kind: str, max_pixels: int) -> EncodedPicture:
     """Read size and orientation, and hold the size against the limit."""
-    with _translated(kind), _undisturbed(max_pixels):
+    with _pillow(kind, max_pixels):
         if kind == "png":
             data = _needed_chunks(data)
         elif kind == "webp":
@@ -99,7 +100,7 @@ def read_header(data: bytes, kind: str, max_pixels: int) -> EncodedPicture:
 def decode_other(picture: EncodedPicture) -> Pixels:
     """Return the stored (not yet upright) pixels of the first frame or page as RGB."""
     image, kind = picture.image, picture.format
-    with _translated(kind), _undisturbed(picture.max_pixels):
+    with _pillow(kind, picture.max_pixels):
         if kind == "png" and ";16" in str(image.tile[0].args):
             return _decode_16_bit_png(picture)
         if kind == "tiff":
@@ -121,8 +122,6 @@ def decode_other(picture: EncodedPicture) -> Pixels:
         if key is not None and raw_mode in ("L;2", "L;4"):  # Pillow scales samples, not the key
             image.info["transparency"] = key * (85 if raw_mode == "L;2" else 17)
         image.load()
-        if image.mode == "La":  # premultiplied gray becomes straight
-            image = image.convert("LA")
         if image.mode in _ALPHA_MODES or key is not None:
             samples = np.array(image.convert("RGBA"))
             return _over_white(np.ascontiguousarray(samples[..., :3]), samples[..., 3])
@@ -157,36 +156,35 @@ if hasattr(os, "register_at_fork"):  # a child must not inherit it locked by a t
 
 
 @contextmanager
-def _undisturbed(max_pixels: int) -> Iterator[None]:
-    """Use Pillow without its warnings, and with our limit in place of its own.
-
-    Both are global, hence the lock. Pillow warns above its limit and refuses at twice that.
-    """
+def warnings_as(action: Literal["error", "ignore"]) -> Iterator[None]:
+    """Treat all warnings one way. The filters are global: one thread at a time."""
     with _lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, max(1, (max_pixels + 1) // 2)
-        try:
-            yield
-        finally:
-            Image.MAX_IMAGE_PIXELS = limit
+        warnings.simplefilter(action)
+        yield
 
 
 @contextmanager
-def _translated(kind: str) -> Iterator[None]:
-    """Make a DecodeError of whatever Pillow raises: damaged files make it raise nearly anything."""
+def _pillow(kind: str, max_pixels: int) -> Iterator[None]:
+    """Use Pillow without its warnings, with our limit in place of its own, and with our errors.
+
+    Pillow warns above its limit, and refuses at twice that. Damaged files make it raise nearly
+    anything.
+    """
     try:
-        yield
+        with warnings_as("ignore"):
+            limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, (max_pixels + 1) // 2
+            try:
+                yield
+            finally:
+                Image.MAX_IMAGE_PIXELS = limit
     except DecodeError:
         raise
     except Image.DecompressionBombError as exc:
-        raise TooManyPixelsError(
-            f"{exc}; raise --max-pixels if the picture can be trusted"
-        ) from exc
+        raise TooManyPixelsError(f"{exc} Raise --max-pixels if it can be trusted.") from exc
     except Exception as exc:
-        reason = str(exc) or type(exc).__name__
         raise DecodeError(
             f"truncated, damaged or of a rare kind, this {kind.upper()} cannot be decoded: "
-            f"{reason}; restore it from its origin, or save it as PNG"
+            f"{str(exc) or type(exc).__name__}; restore it from its origin, or save it as PNG"
         ) from exc
 
 
@@ -202,8 +200,8 @@ def _check_size(size: tuple[Any, ...], max_pixels: int) -> None:
 def _orientation(image: Any) -> int:
     """Return the EXIF orientation; only EXIF counts, not XMP or what is hidden in a PNG's text."""
     if isinstance(image, _FirstPage):
-        value = image.tag_v2.get(_ORIENTATION)
-        return value if value in range(1, 9) else 1
+        tag: Any = image.tag_v2.get(_ORIENTATION)
+        return int(tag) if tag in range(1, 9) else 1
     blocks = [image.info.get("exif", b"")]
     if image.format == "JPEG":
         blocks = [
@@ -213,11 +211,11 @@ def _orientation(image: Any) -> int:
         exif = Image.Exif()
         try:
             exif.load(block)
-            value = exif.get(_ORIENTATION)
+            tag = exif.get(_ORIENTATION)
         except Exception:  # whatever it is: a broken EXIF block costs no picture
             continue
-        if value in range(2, 9):
-            return value
+        if tag in range(2, 9):
+            return int(tag)
     return 1
 
 
@@ -269,7 +267,7 @@ def _check_bmp(image: Any, data: bytes) -> None:
         raise _truncated("BMP", end, data)
 
 
-def _gif_frame(picture: EncodedPicture) -> tuple[int, int, int, int]:
+def _gif_frame(picture: EncodedPicture) -> Any:
     """Return (left, top, right, bottom) of the first frame, after checking that it is all there."""
     data, (_, frame, position, _) = picture.data, picture.image.tile[0]
     screen = struct.unpack_from("<HH", data, 6)
@@ -287,8 +285,11 @@ def _check_tiff(image: Any, data: bytes) -> None:
     tags = image.tag_v2
     if set(tags.get(_SAMPLE_FORMAT, (1,))) != {1}:
         raise DecodeError("signed or float TIFF samples; save it with 8 or 16 bits unsigned")
-    if image.mode == "YCbCr" and tags.get(_SUBSAMPLING, (2, 2)) != (1, 1):  # what Pillow ignores
-        raise DecodeError("an uncompressed YCbCr TIFF with subsampled colours; save it as RGB")
+    # versions of Pillow disagree about these
+    if tags.get(_PHOTOMETRIC) == _YCBCR and image.info["compression"] == "raw":
+        raise DecodeError("an uncompressed YCbCr TIFF; save it as RGB")
+    if tags.get(_SAMPLES) == 2 and tags.get(_EXTRA_SAMPLES) != (_STRAIGHT,):
+        raise DecodeError("a TIFF of 2 channels, the second not declared as alpha; save it as PNG")
     for offsets, nbytes in (_STRIPS, _TILES):
         end = max(map(sum, zip(tags.get(offsets, ()), tags.get(nbytes, ()))), default=0)
         if end > len(data):
@@ -314,7 +315,7 @@ def _decode_16_bit_png(picture: EncodedPicture) -> Pixels:
 
 
 def _decode_16_bit_tiff(picture: EncodedPicture) -> Pixels:
-    tags = picture.image.tag_v2  # type: ignore[attr-defined]  # it is a TIFF's
+    tags = picture.image.tag_v2
     photometric, channels = tags.get(_PHOTOMETRIC), tags.get(_SAMPLES, 1)
     if (photometric, channels) not in ((0, 1), (1, 1), (2, 3), (2, 4)) or tags.get(_PLANAR, 1) != 1:
         raise DecodeError(

@@ -2,8 +2,11 @@
 
 import io
 import struct
+import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,9 +32,12 @@ def encode(kind, **options):
     return out.getvalue()
 
 
-FILES = {kind.lower(): encode(kind) for kind in ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")}
+FILES = {
+    kind.lower(): encode(kind) for kind in ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF")
+}
 FILES["webp lossless"] = encode("WEBP", lossless=True)
 FILES["jpeg progressive"] = encode("JPEG", progressive=True)
+HEIF = (Path(__file__).parent / "pictures" / "gray_10_bit.heif").read_bytes()
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -61,7 +67,7 @@ def test_plain_webps_have_a_size_too():
         pytest.param(b"PK\x03\x04" + b"\0" * 99, "not a picture", id="archive"),
         pytest.param(b"\0" * 4096, "not a picture", id="zeros"),
         pytest.param(b"\xff\xd8\xff", "truncated", id="start of a jpeg"),
-        pytest.param(b"\xff\xd8\xff\xd9", "not identified", id="jpeg of nothing"),
+        pytest.param(b"\xff\xd8\xff\xd9", "damaged", id="jpeg of nothing"),
         pytest.param(b"\x89PNG\r\n\x1a\n", "truncated", id="start of a png"),
         pytest.param(b"BM", "truncated", id="start of a bmp"),
         pytest.param(b"GIF89a", "truncated", id="start of a gif"),
@@ -75,14 +81,12 @@ def test_what_is_no_picture_is_refused(data, words):
         decode(data, name="a/b.jpg")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FILES if not kind.startswith("jpeg")])
+@pytest.mark.parametrize("kind", [*FILES, "heif"])
 def test_truncated_files_are_errors(kind):
-    """Cut anywhere before its pixels end; JPEG has a test for each backend of its own."""
-    data = FILES[kind]
-    ends = {len(data) * part // 16 for part in range(1, 16)} | {1, 5, 13, 30}
-    if kind != "tiff":  # a TIFF may end with bytes nobody needs
-        ends |= {len(data) - 1, len(data) - 3}
-    for end in ends:
+    """Cut at every byte before its pixels end."""
+    data = HEIF if kind == "heif" else FILES[kind]
+    # a TIFF may end with bytes nobody needs
+    for end in range(len(data) - (16 if kind == "tiff" else 0)):
         with pytest.raises(DecodeError):
             decode(data[:end])
 
@@ -116,6 +120,45 @@ def test_a_bomb_is_refused_by_its_header(png):
         decode(bytes(data))
 
 
+def test_canvases_are_refused_by_their_headers():
+    """Pillow makes room for a WebP's canvas and a GIF's frame when it opens them: not before us."""
+    webp = bytearray(FILES["webp"])
+    assert webp[12:16] == b"VP8X"
+    webp[24:30] = b"\xff" * 6
+    with pytest.raises(TooManyPixelsError, match="16777216 x 16777216"):
+        open_picture(bytes(webp))
+    out = io.BytesIO()
+    frames = [Image.fromarray(SCENE).quantize(8), Image.new("P", (31, 19))]
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], disposal=2)
+    gif = bytearray(out.getvalue())
+    screen = gif[:6] + b"\xff" * 4 + gif[10:]
+    with pytest.raises(TooManyPixelsError, match="65535 x 65535"):
+        open_picture(bytes(screen))
+    frame = gif.index(b"," + struct.pack("<HHHH", 0, 0, 31, 19))
+    gif[frame + 5 : frame + 9] = b"\xff" * 4
+    with pytest.raises(TooManyPixelsError, match="4294836225 pixels"):
+        open_picture(bytes(gif))
+
+
+def test_the_limit_is_ours_and_not_pillows(monkeypatch):
+    """Pillow's own limit neither refuses nor warns, and is as it was afterwards."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    for data in (*FILES.values(), HEIF):
+        assert decode(data).pixels.size > 20
+    assert Image.MAX_IMAGE_PIXELS == 10
+
+
+def test_threads_do_not_disturb_each_other():
+    """Many pictures at once come out the same, and the filters of warnings stay as they were."""
+    before = list(warnings.filters)
+    jobs = [*FILES.values(), HEIF] * 20
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda data: decode(data).pixels, jobs))
+    for data, pixels in zip(jobs, found, strict=True):
+        np.testing.assert_array_equal(pixels, decode(data).pixels)
+    assert warnings.filters == before
+
+
 def test_a_broken_exif_block_costs_no_picture():
     """Orientation counts as 1 where the block cannot be read."""
     data = FILES["jpeg"]
@@ -147,7 +190,9 @@ def only_decode_errors(call, *args, **kwargs):
 def test_arbitrary_bytes_after_a_signature(tail, kind):
     """Reading a header raises DecodeError or succeeds, whatever follows the signature."""
     only_decode_errors(open_picture, tail)
-    only_decode_errors(open_picture, FILES[kind][: 12 if "webp" in kind else 8] + tail)
+    only_decode_errors(
+        open_picture, FILES[kind][: 12 if kind[:4] in ("webp", "avif") else 8] + tail
+    )
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=300)
