@@ -29,6 +29,7 @@ from ocrstore.geometry import turn_upright
 Pixels = npt.NDArray[np.uint8]
 
 _ORIENTATION = 274
+_INTEGERS = {1: "B", 3: "H", 4: "I"}  # types of tags, as `struct` calls them
 _BITS, _PHOTOMETRIC, _SAMPLES, _PLANAR = 258, 262, 277, 284
 _EXTRA_SAMPLES, _SAMPLE_FORMAT = 338, 339
 _STRIPS, _TILES = (273, 279), (324, 325)  # tags of offsets and of numbers of bytes
@@ -199,23 +200,35 @@ def _check_size(size: tuple[Any, ...], max_pixels: int) -> None:
 
 def _orientation(image: Any) -> int:
     """Return the EXIF orientation; only EXIF counts, not XMP or what is hidden in a PNG's text."""
-    if isinstance(image, _FirstPage):
-        tag: Any = image.tag_v2.get(_ORIENTATION)
+    if image.format == "TIFF":
+        tag = image.tag_v2.get(_ORIENTATION)
         return int(tag) if tag in range(1, 9) else 1
-    blocks = [image.info.get("exif", b"")]
-    if image.format == "JPEG":
-        blocks = [
-            body for name, body in image.applist if name == "APP1" and body.startswith(b"Exif\0\0")
-        ]
-    for block in blocks:
-        exif = Image.Exif()
-        try:
-            exif.load(block)
-            tag = exif.get(_ORIENTATION)
-        except Exception:  # whatever it is: a broken EXIF block costs no picture
-            continue
-        if tag in range(2, 9):
-            return int(tag)
+    if image.format != "JPEG":
+        return _exif_orientation(image.info.get("exif") or b"")
+    blocks = (body for name, body in image.applist if name == "APP1" and body[:6] == b"Exif\0\0")
+    return next((found for found in map(_exif_orientation, blocks) if found != 1), 1)
+
+
+def _exif_orientation(block: bytes) -> int:
+    """Return the orientation in an EXIF block; a broken block says nothing, so 1.
+
+    Not by Pillow: it gives up at the first broken tag, and cameras write such before this one.
+    """
+    block = block.removeprefix(b"Exif\0\0")
+    if not block.startswith((b"II*\0", b"MM\0*")):
+        return 1
+    order = "<" if block[:1] == b"I" else ">"
+    try:
+        (start,) = struct.unpack_from(order + "I", block, 4)
+        (count,) = struct.unpack_from(order + "H", block, start)
+        places = range(start + 2, start + 2 + 12 * count, 12)
+        entries = [struct.unpack_from(order + "HHI4s", block, place) for place in places]
+    except struct.error:
+        return 1
+    for tag, kind, number, value in entries:
+        if tag == _ORIENTATION and kind in _INTEGERS and number > 0:
+            (orientation,) = struct.unpack_from(order + _INTEGERS[kind], value)
+            return int(orientation) if 1 <= orientation <= 8 else 1
     return 1
 
 

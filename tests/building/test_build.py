@@ -211,6 +211,19 @@ def test_another_decoder_family_decodes_again(dataset, monkeypatch):
     assert ocrstore.open(dataset.store).metadata["build"]["decoders"] == families
 
 
+def test_another_family_of_a_format_that_is_not_there_changes_nothing(dataset, monkeypatch):
+    """Only the formats of the store's own pictures count; a mislabelled one may be of any."""
+    dataset.fill(2)
+    make(dataset)
+    families = {"jpeg": "libjpeg-turbo", "png": "other-png"}
+    monkeypatch.setattr("ocrstore.building.planning.DECODER_FAMILIES", families)
+    assert make(dataset).action == "nothing"
+    dataset.add("really_a_jpeg.png", encode(draw(40, 30)))
+    make(dataset)
+    monkeypatch.setattr("ocrstore.building.planning.DECODER_FAMILIES", families | {"png": "third"})
+    assert make(dataset).reasons == ["png pictures are decoded by third now, not by other-png"]
+
+
 def test_force_starts_over(dataset):
     """--force makes everything anew; a file that is no store is never overwritten."""
     dataset.fill(2)

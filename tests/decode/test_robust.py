@@ -168,6 +168,19 @@ def test_a_broken_exif_block_costs_no_picture():
         assert decode(changed).orientation == 1
 
 
+def test_a_broken_tag_costs_no_orientation():
+    """A camera's name that lies outside the block comes before the orientation."""
+    exif = Image.Exif()
+    exif[271] = "a name that is too long for its entry"
+    exif[274] = 6
+    out = io.BytesIO()
+    Image.fromarray(SCENE).save(out, "JPEG", exif=exif)
+    data = bytearray(out.getvalue())
+    entry = data.index(b"\x01\x0f\x00\x02")
+    data[entry + 8 : entry + 12] = b"\x7f" * 4
+    assert open_picture(bytes(data)).orientation == 6
+
+
 @pytest.mark.parametrize("value", [0, 9, 255, 65535])
 def test_orientations_that_do_not_exist_count_as_one(value):
     """As every viewer does it."""
