@@ -21,7 +21,7 @@ from typing import Any, Literal
 import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, TiffImagePlugin
+from PIL import Image, ImageFile, TiffImagePlugin
 
 from ocrstore.errors import DecodeError
 from ocrstore.geometry import turn_upright
@@ -166,18 +166,20 @@ def warnings_as(action: Literal["error", "ignore"]) -> Iterator[None]:
 
 @contextmanager
 def _pillow(kind: str, max_pixels: int) -> Iterator[None]:
-    """Use Pillow without its warnings, with our limit in place of its own, and with our errors.
+    """Use Pillow without its warnings, with our settings in place of global ones, and our errors.
 
-    Pillow warns above its limit, and refuses at twice that. Damaged files make it raise nearly
-    anything.
+    Pillow warns above its limit of pixels, and refuses at twice that. Damaged files make it raise
+    nearly anything.
     """
     try:
         with warnings_as("ignore"):
-            limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, (max_pixels + 1) // 2
+            before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
+            Image.MAX_IMAGE_PIXELS = (max_pixels + 1) // 2
+            ImageFile.LOAD_TRUNCATED_IMAGES = False
             try:
                 yield
             finally:
-                Image.MAX_IMAGE_PIXELS = limit
+                Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
     except DecodeError:
         raise
     except Image.DecompressionBombError as exc:
@@ -226,7 +228,7 @@ def _exif_orientation(block: bytes) -> int:
     except struct.error:
         return 1
     for tag, kind, number, value in entries:
-        if tag == _ORIENTATION and kind in _INTEGERS and number > 0:
+        if tag == _ORIENTATION and kind in _INTEGERS and number in (1, 2):
             (orientation,) = struct.unpack_from(order + _INTEGERS[kind], value)
             return int(orientation) if 1 <= orientation <= 8 else 1
     return 1
