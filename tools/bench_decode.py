@@ -20,7 +20,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ocrstore.decode import available_backends, decode, read_header
+from ocrstore.decode import available_backends, decode, open_picture
 
 
 def drawn_picture() -> bytes:
@@ -40,7 +40,7 @@ def candidates() -> dict[str, Callable[[bytes], object]]:
         f"decode, {name}": lambda data, name=name: decode(data, backend=name)
         for name in available_backends()
     }
-    runs["read_header alone"] = read_header
+    runs["open_picture alone"] = open_picture
     runs["cv2.imdecode alone (BGR)"] = lambda data: cv2.imdecode(
         np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR
     )

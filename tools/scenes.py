@@ -15,7 +15,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ocrstore.orientation import rotate_points
+from ocrstore.geometry import rotate_points
 
 FONTS = (
     cv2.FONT_HERSHEY_SIMPLEX,

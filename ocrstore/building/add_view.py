@@ -11,10 +11,10 @@ from pathlib import Path
 from ocrstore.annotation import Problem
 from ocrstore.building.build import StrPath, make_recipe
 from ocrstore.building.derive import Job, Task, stored_sample
-from ocrstore.building.plan import decoder_families, name_work, why_not
+from ocrstore.building.plan import name_work, why_not
 from ocrstore.building.report import stored_problems
 from ocrstore.building.run import deriver, discarded
-from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.decode import DECODER_FAMILIES, DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
@@ -111,7 +111,7 @@ def add_view(
             "add-view",
             (added,),
             images=None if images is None else Path(images),
-            families={} if images is None else decoder_families(),
+            families={} if images is None else dict(DECODER_FAMILIES),
             maps_folder=None,
         )
         found = find_unfinished(target)

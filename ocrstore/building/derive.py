@@ -19,12 +19,18 @@ import xxhash
 
 from ocrstore.annotation import Polygon, Problem, SourceSample
 from ocrstore.building.map_files import find_maps, import_maps
-from ocrstore.decode import DEFAULT_MAX_PIXELS, Header, decode, read_header
+from ocrstore.decode import (
+    DEFAULT_MAX_PIXELS,
+    SUFFIXES,
+    EncodedPicture,
+    TooManyPixelsError,
+    decode,
+    open_picture,
+)
 from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
-from ocrstore.geometry import Matrix, Pixels, invert, transform_points
+from ocrstore.geometry import Matrix, Pixels, invert, transform_points, turn_polygons
 from ocrstore.maps import MAX_POINTS, Maps, draw_maps
-from ocrstore.orientation import turn_polygons
 from ocrstore.recipe import MAP_COLUMNS
 from ocrstore.views import IMPORTED, View
 
@@ -33,14 +39,6 @@ if TYPE_CHECKING:
 
 Points = list[npt.NDArray[np.float32]]
 _FAR = float(2**29)
-_SUFFIXES = {
-    "jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "png": (".png",),
-    "webp": (".webp",),
-    "bmp": (".bmp", ".dib"),
-    "tiff": (".tif", ".tiff"),
-    "gif": (".gif",),
-}
 
 
 _TRIES = 3  # to read a file that changes meanwhile
@@ -158,15 +156,15 @@ def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) ->
         SkippedPictureError: The picture cannot be used.
     """
     file = read_picture(sample.path, sample.key)
-    header = _checked_header(file, sample, job.max_pixels)
+    picture = _open(file, sample, job.max_pixels)
     image = _image_column(job)
-    if image is not None and image[1] == "jpeg" and header.format != "jpeg":
-        message = f"its format is {header.format}; use --codec image=zstd to store it"
+    if image is not None and image[1] == "jpeg" and picture.format != "jpeg":
+        message = f"its format is {picture.format}; use --codec image=zstd to store it"
         raise _skip("not-a-jpeg", message, sample)
     if reserve is not None:
-        reserve(needed_nbytes(job, header.size))
+        reserve(needed_nbytes(job, picture.size))
     try:
-        decoded = decode(file.data, max_pixels=job.max_pixels)
+        decoded = decode(picture)
     except DecodeError as exc:
         raise _skip("bad-picture", str(exc), sample) from exc
     problems = list(_mislabelled(sample, decoded.format))
@@ -331,20 +329,14 @@ def _skip(kind: str, message: str, sample: SourceSample) -> SkippedPictureError:
     return SkippedPictureError(Problem(kind, message, key=sample.key))
 
 
-def _checked_header(file: PictureFile, sample: SourceSample, max_pixels: int) -> Header:
+def _open(file: PictureFile, sample: SourceSample, max_pixels: int) -> EncodedPicture:
     """Read the header and check the size against the limit, before anything is decoded."""
     try:
-        header = read_header(file.data)
+        return open_picture(file.data, max_pixels=max_pixels)
+    except TooManyPixelsError as exc:
+        raise _skip("too-many-pixels", str(exc), sample) from exc
     except DecodeError as exc:
         raise _skip("bad-picture", str(exc), sample) from exc
-    width, height = header.size
-    if width * height > max_pixels:
-        message = (
-            f"{width} x {height} pixels, more than the limit of {max_pixels}; "
-            "raise --max-pixels if you trust the file"
-        )
-        raise _skip("too-many-pixels", message, sample)
-    return header
 
 
 def _image_column(job: Job) -> tuple[str, str] | None:
@@ -361,7 +353,7 @@ def _image_column(job: Job) -> tuple[str, str] | None:
 
 def _mislabelled(sample: SourceSample, format: str) -> list[Problem]:
     suffix = sample.path.suffix.lower()
-    if suffix in _SUFFIXES.get(format, ()):
+    if suffix in SUFFIXES[format]:
         return []
     message = f"its name ends in {suffix or 'nothing'}, its content is {format}; taken as that"
     return [Problem("mislabelled", message, key=sample.key)]

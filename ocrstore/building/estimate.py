@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ocrstore.building.derive import Job, JPEGBytes, SkippedPictureError, derive
-from ocrstore.decode import DEFAULT_MAX_PIXELS, read_header
+from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SourceError
 from ocrstore.format.codecs import encode_row
 from ocrstore.format.columns import Column
@@ -102,13 +102,12 @@ def _headers(source: Source, max_pixels: int) -> tuple[float, set[str]]:
     sizes, formats = [], set()
     for row in _spread(len(source), _LOOKED_AT):
         try:
-            header = read_header(source.at(row).path.read_bytes())
+            picture = open_picture(source.at(row).path.read_bytes(), max_pixels=max_pixels)
         except (OSError, DecodeError):
             continue
-        width, height = header.size
-        formats.add(header.format)
-        if width * height <= max_pixels:
-            sizes.append(3 * width * height)
+        width, height = picture.size
+        formats.add(picture.format)
+        sizes.append(3 * width * height)
     return float(np.mean(sizes)), formats
 
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.derive import annotation_hash, file_state, read_picture
-from ocrstore.decode import available_backends
-from ocrstore.decode.jpeg import opencv_family
+from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.columns import Column
 from ocrstore.format.resume import Unfinished, find_unfinished
@@ -120,7 +119,7 @@ def plan_build(
     Raises:
         SchemaError: The target is a store that was not built from pictures.
     """
-    families = decoder_families()
+    families = dict(DECODER_FAMILIES)
     facts: dict[str, Any] = {
         "target": target,
         "source": source,
@@ -161,7 +160,7 @@ def plan_build(
     known = known_from(old.index)
     changes = compare(source, known, maps_folder=maps_folder)
     recipe_reasons = _recipe_reasons(before, views)
-    decoder_reasons = _decoder_reasons(old.metadata, families)
+    decoder_reasons = _decoder_reasons(old, families)
     if len(old) and not known:
         decoder_reasons.append("the store does not record the files of its samples")
     reasons = [*recipe_reasons, *decoder_reasons, *changes.reasons()]
@@ -206,16 +205,25 @@ def _recipe_reasons(before: tuple[View, ...], views: tuple[View, ...]) -> list[s
     return reasons
 
 
-def _decoder_reasons(metadata: Mapping[str, Any], families: Mapping[str, str]) -> list[str]:
-    build = metadata.get("build")
+def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
+    build = old.metadata.get("build")
     recorded = build.get("decoders") if isinstance(build, Mapping) else None
     if not isinstance(recorded, Mapping):
         return ["the store does not record its decoders"]
+    present = _formats(old)
     return [
         f"{kind} pictures are decoded by {families[kind]} now, not by {family}"
         for kind, family in recorded.items()
-        if families.get(kind, family) != family
+        if kind in present and families.get(kind, family) != family
     ]
+
+
+def _formats(store: Store) -> set[str | None]:
+    """Return the formats of a store's pictures; all of them if some names do not tell."""
+    problems = store.index["problems"].to_pylist() if "problems" in store.index.column_names else ()
+    if any(line.startswith("mislabelled") for lines in problems for line in lines or ()):
+        return set(DECODER_FAMILIES)
+    return {format_by_name(key) for key in store.keys}
 
 
 def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> frozenset[str]:
@@ -331,15 +339,6 @@ def compare(source: Source, known: Mapping[str, Known], *, maps_folder: Path | N
             changes.changed[sample.key] = reason
     changes.removed = sorted(gone)
     return changes
-
-
-def decoder_families() -> dict[str, str]:
-    """Return the decoder family that is used here for each picture format."""
-    jpeg = "libjpeg-turbo"
-    if available_backends()[0] == "opencv":
-        jpeg = opencv_family()
-    others = dict.fromkeys(("png", "webp", "bmp", "tiff", "gif"), "opencv")
-    return {"jpeg": jpeg, **others}
 
 
 def _difference(sample: SourceSample, before: Known, maps_folder: Path | None) -> str | None:

@@ -1,17 +1,28 @@
-"""Encoded bytes become upright RGB uint8; which library does it is hidden behind `decode`."""
+"""Decode pictures of any supported format to upright RGB uint8."""
 
-from ocrstore.decode.files import format_by_name, read_picture
-from ocrstore.decode.header import Header, read_header
+from ocrstore.decode.decode import (
+    DECODER_FAMILIES,
+    DEFAULT_MAX_PIXELS,
+    SUFFIXES,
+    Decoded,
+    decode,
+    format_by_name,
+    open_picture,
+    read_picture,
+)
 from ocrstore.decode.jpeg import available_backends
-from ocrstore.decode.picture import DEFAULT_MAX_PIXELS, Decoded, decode
+from ocrstore.decode.pillow import EncodedPicture, TooManyPixelsError
 
 __all__ = [
+    "DECODER_FAMILIES",
     "DEFAULT_MAX_PIXELS",
+    "SUFFIXES",
     "Decoded",
-    "Header",
+    "EncodedPicture",
+    "TooManyPixelsError",
     "available_backends",
     "decode",
     "format_by_name",
-    "read_header",
+    "open_picture",
     "read_picture",
 ]

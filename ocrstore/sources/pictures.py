@@ -16,7 +16,8 @@ from ocrstore.errors import SourceError
 from ocrstore.keys import key_of, shown
 
 PICTURE_SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .webp .bmp .dib .tif .tiff .gif".split()  # noqa: SIM905 - readable
+    ".jpg .jpeg .jpe .jfif .png .webp .bmp .dib .tif .tiff .gif "  # noqa: SIM905 - readable
+    ".avif .heic .heif".split()
 )
 """Lower-case suffixes that make a file a picture; its content decides the format."""
 

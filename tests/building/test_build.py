@@ -203,11 +203,24 @@ def test_another_decoder_family_decodes_again(dataset, monkeypatch):
     dataset.fill(2)
     make(dataset)
     families = {"jpeg": "other-jpeg", "png": "opencv"}
-    monkeypatch.setattr("ocrstore.building.plan.decoder_families", lambda: families)
+    monkeypatch.setattr("ocrstore.building.plan.DECODER_FAMILIES", families)
     report = make(dataset)
     assert report.action == "rewrite" and report.derived == 2
     assert report.reasons == ["jpeg pictures are decoded by other-jpeg now, not by libjpeg-turbo"]
     assert ocrstore.open(dataset.store).metadata["build"]["decoders"] == families
+
+
+def test_another_family_of_a_format_that_is_not_there_changes_nothing(dataset, monkeypatch):
+    """Only the formats of the store's own pictures count; a mislabelled one may be of any."""
+    dataset.fill(2)
+    make(dataset)
+    families = {"jpeg": "libjpeg-turbo", "png": "other-png"}
+    monkeypatch.setattr("ocrstore.building.plan.DECODER_FAMILIES", families)
+    assert make(dataset).action == "nothing"
+    dataset.add("really_a_jpeg.png", encode(draw(40, 30)))
+    make(dataset)
+    monkeypatch.setattr("ocrstore.building.plan.DECODER_FAMILIES", families | {"png": "third"})
+    assert make(dataset).reasons == ["png pictures are decoded by third now, not by other-png"]
 
 
 def test_force_starts_over(dataset):
