@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -142,6 +143,13 @@ def as_nobody() -> Callable[[Callable[[], Any]], Any]:
         raise answer
 
     return call
+
+
+@pytest.fixture
+def children() -> Callable[[], list[psutil.Process]]:
+    """List the child processes that a test has started; those of other tests may live on."""
+    before = set(psutil.Process().children())
+    return lambda: [child for child in psutil.Process().children() if child not in before]
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import sys
 import textwrap
 
 from ocrstore.building.build import build
-from tests.building.conftest import REPOSITORY, SIZE
+
+from .conftest import REPOSITORY, SIZE
 
 GROUP = 64  # samples in a row group
 SMALL = [[[2, 2], [25, 2], [25, 20], [2, 20]]]

@@ -10,7 +10,8 @@ from ocrstore.building.build import build
 from ocrstore.building.check_source import check_source
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.recipe import Recipe
-from tests.building.conftest import SIZE, draw, encode
+
+from .conftest import SIZE, draw, encode
 
 
 @pytest.fixture

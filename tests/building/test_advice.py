@@ -14,7 +14,8 @@ from ocrstore.building.views import View
 from ocrstore.errors import SourceError
 from ocrstore.recipe import Recipe
 from ocrstore.sources import open_source
-from tests.building.conftest import SIZE, draw, encode
+
+from .conftest import SIZE, draw, encode
 
 GB = 1 << 30
 

@@ -18,7 +18,8 @@ from ocrstore.geometry import invert, longest_side, transform_points
 from ocrstore.halves import to_float16
 from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
-from tests.building.conftest import QUADS, SIZE, draw, encode, kinds, with_exif
+
+from .conftest import QUADS, SIZE, draw, encode, kinds, with_exif
 
 
 def make(dataset, **options):

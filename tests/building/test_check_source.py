@@ -7,7 +7,8 @@ import ocrstore
 from ocrstore.building.build import build
 from ocrstore.building.check_source import check_source
 from ocrstore.errors import SchemaError
-from tests.building.conftest import SIZE, draw, encode
+
+from .conftest import SIZE, draw, encode
 
 
 def rewrite(dataset, column, change, key="img_001.jpg"):

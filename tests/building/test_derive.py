@@ -10,7 +10,8 @@ from ocrstore.building.views import View, check_views, stored_views
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.recipe import Recipe
 from ocrstore.sample import Polygon, Problem, SourceSample
-from tests.building.conftest import SIZE
+
+from .conftest import SIZE
 
 
 def sample(*polygons, **facts):

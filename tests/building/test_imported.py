@@ -9,7 +9,8 @@ from ocrstore.building.check_source import check_source
 from ocrstore.errors import SourceError
 from ocrstore.maps import MapParams, draw_maps
 from ocrstore.recipe import Recipe
-from tests.building.conftest import SIZE, kinds, write_npz
+
+from .conftest import SIZE, kinds, write_npz
 
 SCALE = SIZE / 120
 POLYGONS = [

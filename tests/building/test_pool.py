@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
@@ -15,7 +16,8 @@ from ocrstore.errors import OCRStoreError
 from ocrstore.recipe import Recipe
 from ocrstore.sample import Problem, SourceSample
 from ocrstore.sources import open_source
-from tests.building.conftest import SIZE, draw, encode
+
+from .conftest import SIZE, draw, encode
 
 JOB = Job((View("v", Recipe.make(size=SIZE), default=True),))
 CRASHING = """
@@ -55,7 +57,7 @@ def special(monkeypatch, tmp_path, kind, when="once"):
     return getattr(__import__(name), kind)
 
 
-def test_results_come_in_order_whatever_their_size(dataset, children):
+def test_results_come_in_order_whatever_their_size(dataset):
     """Large and small pictures alternate; the arrays are those of a build in this process."""
     for i in range(30):
         dataset.add(f"{i:03}.png", encode(draw(20 + 150 * (i % 3), 30, seed=i), ".png"))
@@ -70,7 +72,7 @@ def test_results_come_in_order_whatever_their_size(dataset, children):
             assert str(out.attributes) == str(wanted[out.key].attributes)
         assert seen == [task.sample.key for task in tasks(dataset)]
         assert len(pool.process_ids) == 3
-    assert not children()
+    assert not psutil.Process().children()
 
 
 def test_memory_is_bounded(dataset):
@@ -157,9 +159,9 @@ def test_what_libraries_print_does_not_disturb(dataset, monkeypatch, tmp_path):
         assert [type(out) for _, out in pool.derive_all(work)] == [Derived]
 
 
-def test_a_pool_can_be_left_early(dataset, children):
+def test_a_pool_can_be_left_early(dataset):
     """Leaving in the middle ends the workers."""
     dataset.fill(12)
     with Pool(JOB, workers=2) as pool:
         next(iter(pool.derive_all(tasks(dataset))))
-    assert not children()
+    assert not psutil.Process().children()

@@ -6,14 +6,16 @@ import subprocess
 import sys
 import textwrap
 
+import psutil
 import pytest
 
 import ocrstore
 from ocrstore.building.build import build
 from ocrstore.building.check_source import check_source
 from ocrstore.errors import WorkerDiedError
-from tests.building.conftest import REPOSITORY, SIZE, draw, encode, kinds
-from tests.building.interrupting import GROUP, SMALL, fresh, go_on, run_child
+
+from .conftest import REPOSITORY, SIZE, draw, encode, kinds
+from .interrupting import GROUP, SMALL, fresh, go_on, run_child
 
 COUNT = 150
 
@@ -83,7 +85,7 @@ def test_ctrl_c_on_the_command_line(many):
         capture_output=True,
         encoding="utf-8",
         start_new_session=True,
-        timeout=300,
+        timeout=100,
     )
     assert done.returncode == 130 and "goes on where this one stopped" in done.stderr
     assert go_on(many).resumed == GROUP
@@ -155,27 +157,27 @@ def test_a_full_disk(many):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_a_killed_worker(many, children):
+def test_a_killed_worker(many):
     """A worker that is killed from outside ends the build with an error that says how to go on."""
 
     def kill(now):
         if now.done == 80:
-            children()[0].kill()
+            psutil.Process().children()[0].kill()
 
     with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on.*--workers"):
         go_on(many, workers=2, progress=kill)
-    assert not many.store.exists() and not children()
+    assert not many.store.exists() and not psutil.Process().children()
     report = go_on(many)
     assert report.resumed == GROUP and report.fingerprint == fresh(many)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGSEGV")
-def test_a_worker_that_crashes_once(many, children):
+def test_a_worker_that_crashes_once(many):
     """A crash is given a second chance by a new worker; nothing is lost."""
 
     def crash(now):
         if now.done == 20:
-            children()[0].send_signal(signal.SIGSEGV)
+            psutil.Process().children()[0].send_signal(signal.SIGSEGV)
 
     report = go_on(many, workers=2, progress=crash)
     assert report.samples == COUNT and report.ok and report.fingerprint == fresh(many)

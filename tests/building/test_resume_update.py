@@ -6,6 +6,7 @@ import signal
 import sys
 
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -20,8 +21,9 @@ from ocrstore.format.layout import extent_key
 from ocrstore.format.pages import PageReader
 from ocrstore.format.publication import partial_path
 from ocrstore.format.unfinished import find_unfinished
-from tests.building.conftest import SIZE, Dataset, draw, encode, kinds
-from tests.building.interrupting import ADD_VIEW, GROUP, SMALL, fresh, go_on, run_child
+
+from .conftest import SIZE, Dataset, draw, encode, kinds
+from .interrupting import ADD_VIEW, GROUP, SMALL, fresh, go_on, run_child
 
 OLD, NEW, CHANGED, REMOVED = 30, 140, 8, 3
 WORK = NEW + CHANGED
@@ -204,12 +206,12 @@ def test_a_full_disk(changed, prepared):
 
 
 @NEEDS_KILL
-def test_a_killed_worker(changed, prepared, children):
+def test_a_killed_worker(changed, prepared):
     """A worker that is killed from outside ends the update with an error that says how to go on."""
 
     def kill(now):
         if now.done == 80:
-            children()[0].kill()
+            psutil.Process().children()[0].kill()
 
     with pytest.raises(WorkerDiedError, match=r"SIGKILL.*build again to go on"):
         go_on(changed, workers=2, progress=kill)

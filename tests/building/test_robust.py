@@ -11,7 +11,8 @@ import pytest
 import ocrstore
 from ocrstore.building.build import build
 from ocrstore.building.kinds import KINDS
-from tests.building.conftest import SIZE, draw, encode, kinds
+
+from .conftest import SIZE, draw, encode, kinds
 
 GOOD = ["good.jpg"]
 JPEG = encode(draw(seed=1))

@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import operations
+
 from ocrstore.format import bulk, environment, writer
-from tests.drivers import operations
 
 MODES = {"before": 1, "halfway": 2}
 

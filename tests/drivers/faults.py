@@ -14,8 +14,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import crash
+import operations
+
 import ocrstore
-from tests.drivers import crash, operations
 
 FAIL = 3
 LIBRARY = ctypes.CDLL(None)

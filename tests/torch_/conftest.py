@@ -1,5 +1,6 @@
 """Torch on one thread, and one small store that all tests read."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 # after an error in a worker torch waits this long (5 s) for it to end; nothing here needs that
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
+sys.path.insert(0, str(Path(__file__).parent))  # for `making`, also in spawned workers
 
-from tests.torch_.columns import column, options  # noqa: E402, F401  # fixtures
-from tests.torch_.making import make_store  # noqa: E402
+from columns import column, options  # noqa: E402, F401  # fixtures
+from making import make_store  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -25,18 +27,3 @@ def other_path(tmp_path_factory):
     return make_store(
         tmp_path_factory.mktemp("stores") / "other.ocrs", samples=7, seed=11, prefix="other"
     )
-
-
-@pytest.fixture
-def shared_files():
-    """List the inodes of shared memory that the test has mapped; other tests may hold theirs."""
-
-    def mapped():
-        maps = Path("/proc/self/maps")
-        lines = maps.read_text().splitlines() if maps.exists() else ()
-        return {
-            line.split()[4] for line in lines if "/torch_" in line or "ocrstore-batches" in line
-        }
-
-    before = mapped()
-    return lambda: mapped() - before

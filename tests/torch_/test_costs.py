@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from ocrstore.cli import cli
 from ocrstore.torch import OCRStoreDataset, doctor, residency
 from ocrstore.torch.processes import Memory, measure, memory_of
-from tests.waiting import once_in
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' accounting")
 
@@ -114,18 +113,14 @@ def test_warm_reads_everything(store_path, tmp_path):
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     dataset = OCRStoreDataset(path)
+    told = []
+    nbytes = dataset.warm(progress=lambda done, total: told.append((done, total)))
     view = dataset.views[0]
-    nbytes, fd = view.nbytes, view.open_file().fd
+    assert nbytes == view.nbytes and told[-1][0] >= nbytes
+    fd = view.open_file().fd
     ranges = view.ranges(np.arange(37))
-
-    def warm():
-        told = []
-        assert dataset.warm(progress=lambda done, total: told.append((done, total))) == nbytes
-        assert told[-1][0] >= nbytes
-        untold = residency.cached_pages(fd, *ranges[0]) is None
-        return untold or all(residency.is_cached(fd, *part) for part in ranges)
-
-    assert once_in(5, warm)
+    if residency.cached_pages(fd, *ranges[0]) is not None:
+        assert all(residency.is_cached(fd, *part) for part in ranges)
     done = CliRunner().invoke(cli, ["warm", str(path), "--column", "image"], standalone_mode=False)
     assert done.return_value == 0 and "in the page cache" in done.output
     done = CliRunner().invoke(cli, ["warm", str(path), "--json"], standalone_mode=False)
@@ -178,18 +173,10 @@ def test_evicted_rows_come_back_whole(store_path, tmp_path):
     ranges = view.ranges(rows)
     if residency.cached_pages(fd, *ranges[0]) is None:
         pytest.skip("nobody tells what is cached here")
-
-    def evict():
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        return not any(residency.is_cached(fd, *part) for part in ranges)
-
-    def bring_back():
-        for _ in range(residency.Lookout.PATIENCE + 1):
-            view.bring_in(rows)
-        assert once_in(5, evict)
+    for _ in range(residency.Lookout.PATIENCE + 1):
         view.bring_in(rows)
-        return all(residency.is_cached(fd, *part) for part in ranges)
-
-    if not once_in(5, evict):
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if any(residency.is_cached(fd, *part) for part in ranges):
         pytest.skip("this file system does not evict on demand")
-    assert once_in(5, bring_back)
+    view.bring_in(rows)
+    assert all(residency.is_cached(fd, *part) for part in ranges)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from making import make_store
 from torch.utils.data import DataLoader
 
 import ocrstore
@@ -15,7 +16,6 @@ from ocrstore.building.views import View, views_metadata
 from ocrstore.recipe import Recipe
 from ocrstore.torch import OCRStoreDataset
 from ocrstore.torch.view import _open_views
-from tests.torch_.making import make_store
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from columns import PAGE, ROWS, SHAPE, linux, memory_of, rows_of  # noqa: E402
+
 from ocrstore.torch import _pagemap, _region, assembly, fares, leases  # noqa: E402
 from ocrstore.torch._rows import FileHandle, RowLayout  # noqa: E402
 from ocrstore.torch.memory import ColumnMemory, best_strategy  # noqa: E402
-from tests.torch_.columns import PAGE, ROWS, SHAPE, linux, memory_of, rows_of  # noqa: E402
 
 
 def test_a_seeded_storm_of_takes_writes_and_drops_never_shows_a_foreign_byte(column, options):

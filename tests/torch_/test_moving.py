@@ -9,9 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from columns import PAGE, ROWS, linux, memory_of, rows_of  # noqa: E402
+
 from ocrstore.torch import _region, assembly, fares, leases  # noqa: E402
 from ocrstore.torch._rows import FileHandle  # noqa: E402
-from tests.torch_.columns import PAGE, ROWS, linux, memory_of, rows_of  # noqa: E402
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from making import make_store
 from torch.utils.data import DataLoader
 
 import ocrstore
 from ocrstore.torch import OCRStoreDataset, _region
-from tests.torch_.making import make_store
 
 STRATEGIES = ["leases", "fresh", "copy"] if _region.supported else ["fresh", "copy"]
 SAMPLES = 12

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.viewer.conftest import QUADS, write_store
+from .conftest import QUADS, write_store
 
 selenium = pytest.importorskip("selenium", reason="the browser test needs selenium (extra dev)")
 

@@ -9,7 +9,8 @@ import ocrstore
 from ocrstore.errors import SourceError
 from ocrstore.viewer.predictions import read_predictions
 from ocrstore.viewer.scoring import Scores
-from tests.viewer.conftest import QUADS, write_store
+
+from .conftest import QUADS, write_store
 
 KEYS = ["a/img_1.jpg", "a/img_2.jpg", "b/img_2.jpg", "gt_odd.png"]
 LINE = "10,10,90,10,90,34,10,34"

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import ocrstore
-from tests.viewer.conftest import QUADS, write_store
+
+from .conftest import QUADS, write_store
 
 
 def replace(path, **options):

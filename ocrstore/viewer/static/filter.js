@@ -24,10 +24,7 @@ export class FilterBox {
       find("filter-clear").hidden = !this.#input.value;
     });
     this.#input.addEventListener("keydown", (event) => this.#key(event));
-    // a click on a suggestion comes first; who is back by then keeps the list
-    this.#input.addEventListener("blur", () =>
-      setTimeout(() => document.activeElement === this.#input || this.#hide(), 150),
-    );
+    this.#input.addEventListener("blur", () => setTimeout(() => this.#hide(), 150));
     find("filter-clear").addEventListener("click", () => {
       this.#input.value = "";
       this.#apply();
