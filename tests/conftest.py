@@ -19,6 +19,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -143,6 +144,13 @@ def as_nobody() -> Callable[[Callable[[], Any]], Any]:
         raise answer
 
     return call
+
+
+@pytest.fixture
+def children() -> Callable[[], list[psutil.Process]]:
+    """List the child processes that a test has started; those of other tests may live on."""
+    before = set(psutil.Process().children())
+    return lambda: [child for child in psutil.Process().children() if child not in before]
 
 
 @pytest.fixture

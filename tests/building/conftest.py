@@ -9,7 +9,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import psutil
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -91,13 +90,6 @@ class Dataset:
 def dataset(tmp_path):
     """An empty data set."""
     return Dataset(tmp_path / "data")
-
-
-@pytest.fixture
-def children():
-    """List the child processes that a test has started; those of other tests may live on."""
-    before = set(psutil.Process().children())
-    return lambda: [child for child in psutil.Process().children() if child not in before]
 
 
 @pytest.fixture

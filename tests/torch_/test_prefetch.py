@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import types
 from collections import namedtuple
 
@@ -49,7 +50,13 @@ def no_thread_is_left():
     """Every test ends with as many reading threads as it began with."""
     yield
     gc.collect()
-    wait_until(lambda: not threads())
+    try:
+        wait_until(lambda: not threads(), seconds=60)
+    except AssertionError:
+        frames = sys._current_frames()
+        for thread in threads():  # where it hangs is what one has to know
+            traceback.print_stack(frames[thread.ident])
+        raise
 
 
 def test_it_is_ahead_by_as_many_batches_as_said():

@@ -90,7 +90,7 @@ class Client:
 
     def request(self, path, *, method="GET", cookie=True, headers=None, **query):
         """Return status, headers and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.viewer.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.viewer.port, timeout=300)
         headers = dict(headers or {})
         if cookie:
             headers.setdefault("Cookie", f"ocrstore_{self.viewer.port}={self.viewer.token}")

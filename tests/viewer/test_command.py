@@ -55,14 +55,14 @@ def test_prints_the_address_answers_and_ends_with_ctrl_c(shared_store):
             break
     address = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=\S{20,}", "".join(lines))
     assert address, "".join(lines) + process.stderr.read()
-    with urllib.request.urlopen(address[0], timeout=120) as answer:
+    with urllib.request.urlopen(address[0], timeout=300) as answer:
         assert answer.status == 200
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(address[0] + "x", timeout=120)
+        urllib.request.urlopen(address[0] + "x", timeout=300)
     assert caught.value.code == 403
     caught.value.close()
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=120)
+    out, error = process.communicate(timeout=300)
     assert process.returncode == 0 and error == "" and "stopped" in out
 
 
