@@ -96,7 +96,8 @@ def cli() -> None:
       ocrstore verify val.ocrs         is every byte as it was written
       ocrstore view val.ocrs           look at it in the browser
 
-    Exit codes: 0 all is well, 1 a problem was found, 2 wrong use, 130 interrupted.
+    Exit codes: 0 all is well, 1 a problem was found, 2 wrong use, 130 interrupted,
+    143 terminated.
     """
 
 

@@ -114,15 +114,23 @@ def train_command(store: Path, **options: Any) -> int:
     try:
         done = fit(store, model=model, params=params, quiet=quiet, force=force, **places)
     except KeyboardInterrupt:
-        last = places["out"] / "last.ckpt"
-        if last.exists():
-            fail(f"interrupted; the last whole epoch is kept, go on with: --resume {last}")
-        else:
-            fail("interrupted before the first epoch was over; there is nothing to go on with.")
+        fail(_interrupted("interrupted; the last whole epoch is kept", places["out"]))
         return 130
+    except SystemExit as exc:
+        if exc.code != 143:
+            raise
+        fail(_interrupted("terminated; the training is kept up to the last step", places["out"]))
+        return 143
     if done.is_first:
         epochs = f"{done.epochs} epoch{'s' * (done.epochs != 1)}"
         console().print(
             f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {escape(str(done.best))}"
         )
     return 0
+
+
+def _interrupted(what: str, folder: Path) -> str:
+    last = folder / "last.ckpt"
+    if last.exists():
+        return f"{what}, continue with: --resume {last}"
+    return f"{what.partition(';')[0]} before the first checkpoint; there is nothing to resume."

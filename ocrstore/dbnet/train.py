@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import tempfile
+import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -23,6 +26,9 @@ from lightning.pytorch.callbacks import (
     RichProgressBar,
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import Tensor
 
 from ocrstore.dbnet.checkpoint import (
     KEY,
@@ -112,13 +118,26 @@ def fit(
     force: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Trained:
-    """Train a network from a store; without `val`, H-mean is measured on the training pictures.
+    """Train a network from a store into a folder of checkpoints, logs and pictures.
 
-    Mean and std of `model` are replaced by those of the recipe. `weights` is an ImageNet state dict
-    for the backbone. `resume` is a checkpoint (`last.ckpt`) to go on from: its network must be the
-    same and its data of the same recipe. A folder with checkpoints of an earlier training is
-    refused, unless it is resumed or `force` gives them up. Ctrl-C is a KeyboardInterrupt here, too:
-    `last.ckpt` is that of the last whole epoch.
+    Args:
+        train: The store to train from.
+        out: The folder; one with checkpoints is refused unless it is resumed or `force` is given.
+        val: The store to measure H-mean on; the training pictures if None.
+        view: The view to use; the default one if None.
+        model: The network; its mean and std are replaced by those of the recipe.
+        params: How to train.
+        weights: An ImageNet state dict for the backbone.
+        resume: A checkpoint (`last.ckpt`) to continue from, of the same network and recipe. Logs
+            in `out` are continued as well, from the checkpoint's step on.
+        quiet: Show no progress bar and no table of the network.
+        force: Overwrite the checkpoints of an earlier training.
+        callbacks: Further Lightning callbacks.
+
+    Raises:
+        KeyboardInterrupt: After a Ctrl-C; `last.ckpt` is that of the last whole epoch.
+        SystemExit: After a SIGTERM, with code 143; `last.ckpt` is of the last step.
+        WriteError: `out` cannot be written; checkpoints written before are kept.
     """
     params = params or TrainParams()
     folder = Path(out)
@@ -145,13 +164,7 @@ def fit(
         seed=params.seed,
         train_transform=_transform(provenance) if params.augment else None,
     )
-    best = ModelCheckpoint(
-        folder,
-        filename="best",
-        monitor="val_hmean",
-        mode="max",
-        enable_version_counter=False,
-    )
+    best = BestCheckpoint(folder)
     # on its own: `save_last` of the other one saves only when a better one is saved
     last = ModelCheckpoint(
         folder,
@@ -160,24 +173,30 @@ def fit(
         save_on_train_epoch_end=True,
         enable_version_counter=False,
     )
-    trainer = _trainer(folder, params, [best, last, *callbacks], quiet=quiet)
+    stop = StopOnSigterm(folder / "last.ckpt")
+    loggers = _loggers(folder, None if resume is None else _step_of(resume))
+    trainer = _trainer(folder, params, [best, last, stop, *callbacks], loggers, quiet=quiet)
     require_enough(len(data.dataset("val")), trainer.world_size, val or train)
     handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
-    except OSError as exc:
-        if isinstance(exc, OCRStoreError):
-            raise
-        raise WriteError(
-            f"{folder}: {exc.strerror or exc}; checkpoints written before are kept. Make room or"
-            " choose another --out, then resume"
-        ) from exc
     except SystemExit as exc:
+        if stop.received or isinstance(exc, SIGTERMException):
+            raise SystemExit(128 + signal.SIGTERM) from None
         # what Lightning makes of a Ctrl-C; it also ignores any further one
         if not trainer.interrupted:
             raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from exc
+    except Exception as exc:
+        if stop.received:  # loader processes may have got the signal as well
+            raise SystemExit(128 + signal.SIGTERM) from exc
+        if isinstance(exc, OCRStoreError) or not isinstance(exc, OSError):
+            raise
+        raise WriteError(
+            f"{folder}: {exc.strerror or exc}; checkpoints written before are kept. Make room or"
+            " choose another --out, then resume"
+        ) from exc
     hmean = trainer.callback_metrics.get("val_hmean", torch.tensor(float("nan")))
     score = best.best_model_score
     return Trained(
@@ -211,11 +230,13 @@ def _transform(provenance: Provenance) -> Any:
 
 
 def _trainer(
-    folder: Path, params: TrainParams, callbacks: list[Callback], *, quiet: bool
+    folder: Path,
+    params: TrainParams,
+    callbacks: list[Callback],
+    loggers: list[Logger],
+    *,
+    quiet: bool,
 ) -> L.Trainer:
-    loggers: list[Logger] = [CSVLogger(folder, name="csv")]
-    if has_tensorboard():
-        loggers.append(TensorBoardLogger(folder, name="tensorboard"))
     callbacks = [
         *callbacks,
         LearningRateMonitor("step"),
@@ -250,6 +271,137 @@ def _trainer(
         ) from exc
 
 
+def _step_of(checkpoint: str | Path) -> int:
+    return int(read_checkpoint(checkpoint).get("global_step", 0))
+
+
+def _loggers(folder: Path, resumed_at: int | None) -> list[Logger]:
+    """Return the loggers; a resumed training continues the newest log of the folder.
+
+    What the interrupted training had logged beyond the checkpoint's step is dropped: these steps
+    are trained again.
+    """
+    table = None if resumed_at is None else _newest(folder / "csv", "metrics.csv")
+    if table is None or resumed_at is None:
+        csv_logger, purge = CSVLogger(folder, name="csv"), {}
+    else:
+        version, purge = table.parent.name, {"purge_step": resumed_at}
+        with table.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_at]
+        csv_logger = CSVLogger(folder, name="csv", version=version)
+        if rank_zero_only.rank == 0:
+            with warnings.catch_warnings():
+                # Lightning deletes the table of before: its rows are written again at once
+                warnings.filterwarnings("ignore", message="Experiment logs directory")
+                writer = csv_logger.experiment
+            writer.metrics += [{k: v for k, v in row.items() if v} for row in rows]
+            csv_logger.save()
+    if not has_tensorboard():
+        return [csv_logger]
+    events = None if resumed_at is None else _newest(folder / "tensorboard", "")
+    version = None if events is None else events.name
+    return [csv_logger, TensorBoardLogger(folder, name="tensorboard", version=version, **purge)]
+
+
+def _newest(folder: Path, inside: str) -> Path | None:
+    """Return `version_N/inside` of the highest N below a folder."""
+    found = [path for path in folder.glob("version_*") if (path / inside).exists()]
+    numbered = {int(path.name[8:]): path / inside for path in found if path.name[8:].isdigit()}
+    return numbered[max(numbered)] if numbered else None
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps the checkpoint of the highest H-mean in `best.ckpt`; of equal ones the lower loss.
+
+    H-mean is 0 for many epochs at first, and would leave the network of the first one there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder, filename="best", monitor="val_hmean", mode="max", enable_version_counter=False
+        )
+        self.best_loss = float("inf")
+
+    def check_monitor_top_k(self, trainer: L.Trainer, current: Tensor | None = None) -> bool:
+        """Tell whether the present network is to be saved."""
+        loss = float(trainer.callback_metrics.get("val_loss", float("inf")))
+        equal = current is not None and current == self.best_model_score
+        better = super().check_monitor_top_k(trainer, current)
+        if better or (equal and loss < self.best_loss):
+            self.best_loss = loss
+            return True
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return Lightning's state and the loss."""
+        return {**super().state_dict(), "best_loss": self.best_loss}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore both; a checkpoint of another folder says nothing about the best one here."""
+        super().load_state_dict(state_dict)
+        if self.dirpath == state_dict.get("dirpath"):
+            self.best_loss = float(state_dict.get("best_loss", float("inf")))
+
+
+class StopOnSigterm(Callback):
+    """Ends a training after the present step when SIGTERM arrives, and writes a checkpoint.
+
+    In validation it ends after it: what was counted so far is in no checkpoint. With several
+    processes Lightning's own handler stays, which passes the signal on to all of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.received = False
+        self._saved = False
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Replace Lightning's handler; Lightning restores the one of before at the end."""
+        if trainer.world_size == 1 and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, signum: int, frame: Any) -> None:  # noqa: ARG002  # the signature of handlers
+        self.received = True
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
+        outputs: Any,  # noqa: ARG002  # Lightning's signature
+        batch: Any,  # noqa: ARG002  # Lightning's signature
+        batch_idx: int,  # noqa: ARG002  # Lightning's signature
+    ) -> None:
+        """Save here: from checkpoints of this hook, Lightning resumes with the next batch."""
+        if self.received and not trainer.is_last_batch:
+            trainer.save_checkpoint(self.path)
+            self._saved = True
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Note that a checkpoint is written next, as at the end of every epoch."""
+        self._saved = self.received
+
+    def on_train_batch_start(
+        self,
+        trainer: L.Trainer,  # noqa: ARG002  # Lightning's signature
+        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
+        batch: Any,  # noqa: ARG002  # Lightning's signature
+        batch_idx: int,  # noqa: ARG002  # Lightning's signature
+    ) -> None:
+        """Stop here: after the saved step was logged."""
+        if self._saved:
+            raise SIGTERMException
+
+    def on_exception(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
+        exception: BaseException,
+    ) -> None:
+        """Save where Lightning stops several processes between two steps."""
+        if isinstance(exception, SIGTERMException) and not (self._saved or trainer.validating):
+            trainer.save_checkpoint(self.path)
+
+
 class DurableCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints by `write_checkpoint`.
 
@@ -265,6 +417,16 @@ class DurableCheckpointIO(TorchCheckpointIO):
     ) -> None:
         """Write a checkpoint."""
         write_checkpoint(checkpoint, Path(path))
+
+    def load_checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        map_location: Any = None,
+        weights_only: bool | None = None,  # noqa: ARG002  # Lightning's signature
+    ) -> dict[str, Any]:
+        """Load a checkpoint without running any code that the file may contain."""
+        content: dict[str, Any] = torch.load(path, map_location, weights_only=True)
+        return content
 
 
 def has_tensorboard() -> bool:
@@ -288,10 +450,13 @@ def precision_of(name: str, accelerator: str) -> Any:
 
 
 def _computes_bfloat16() -> bool:
-    try:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (AttributeError, RuntimeError):  # a build of torch without oneDNN
-        return False
+    """Tell whether the CPU has instructions for bfloat16; without them it is emulated, slowly.
+
+    oneDNN's own answer is true for any AVX-512.
+    """
+    known = getattr(torch.cpu, "get_capabilities", None)  # absent from older torch: not known
+    capabilities = {} if known is None else known()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def require_writable(folder: Path) -> None:
