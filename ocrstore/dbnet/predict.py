@@ -14,10 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ocrstore.dbnet.checkpoint import KEY, Provenance, net_state, read_checkpoint
-from ocrstore.dbnet.network import DBNet, ModelConfig
+from ocrstore.dbnet.checkpoint import Provenance, read_checkpoint
+from ocrstore.dbnet.network import DBNet
 from ocrstore.decode import decode
-from ocrstore.errors import DecodeError, SchemaError, StoreExistsError, WriteError
+from ocrstore.errors import (
+    CheckpointError,
+    DecodeError,
+    SchemaError,
+    StoreExistsError,
+    WriteError,
+)
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.sources import open_source
 
@@ -47,17 +53,26 @@ class Detector:
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu", **post: Any) -> Detector:
-        """Load a checkpoint; `post` replaces single fields of its `PostParams`."""
+        """Load a checkpoint.
+
+        Args:
+            path: A `best.ckpt` or `last.ckpt` of `ocrstore train`.
+            device: Where the network runs: cpu, cuda, cuda:1, mps.
+            **post: Fields of its `PostParams` to change.
+
+        Raises:
+            CheckpointError: The file cannot be used; the message says what is wrong with it.
+        """
         checkpoint = read_checkpoint(path)
-        record = checkpoint[KEY]
-        if record["provenance"] is None:
-            raise SchemaError(f"{path} does not say which recipe it was trained with")
-        net = DBNet(ModelConfig.from_json(record["model"]))
-        net.load_state_dict(net_state(checkpoint))
+        if checkpoint.provenance is None:
+            raise CheckpointError(
+                f"{path} does not say which recipe it was trained with. Train with `ocrstore"
+                " train`, or give DBNetModule a provenance"
+            )
         return cls(
-            net,
-            Provenance.from_json(record["provenance"]),
-            post=replace(PostParams(**record["post"]), **post),
+            checkpoint.network(),
+            checkpoint.provenance,
+            post=replace(checkpoint.post, **post),
             device=device,
         )
 

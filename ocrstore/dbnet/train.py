@@ -31,7 +31,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 
 from ocrstore.dbnet.checkpoint import (
-    KEY,
+    Checkpoint,
     Provenance,
     provenance_of,
     read_checkpoint,
@@ -40,6 +40,7 @@ from ocrstore.dbnet.checkpoint import (
 from ocrstore.dbnet.module import DBNetModule, PredictionPictures
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.errors import (
+    CheckpointError,
     OCRStoreError,
     RecipeMismatchError,
     SchemaError,
@@ -151,8 +152,9 @@ def fit(
         require_columns(path, view)
     L.seed_everything(params.seed, workers=True, verbose=False)
     module = _module(provenance, model or ModelConfig(), params)
-    if resume is not None:
-        require_same_network(module, resume)
+    resumed = None if resume is None else read_checkpoint(resume, resumable=True)
+    if resumed is not None:
+        require_same_network(module, resumed)
     if weights is not None:
         module.net.backbone.load_imagenet(weights)
     data = OCRDataModule(
@@ -174,7 +176,7 @@ def fit(
         enable_version_counter=False,
     )
     stop = StopOnSigterm(folder / "last.ckpt")
-    loggers = _loggers(folder, None if resume is None else _step_of(resume))
+    loggers = _loggers(folder, None if resumed is None else resumed.global_step)
     trainer = _trainer(folder, params, [best, last, stop, *callbacks], loggers, quiet=quiet)
     require_enough(len(data.dataset("val")), trainer.world_size, val or train)
     handler = signal.getsignal(signal.SIGINT)
@@ -189,6 +191,13 @@ def fit(
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from exc
     except Exception as exc:
+        if resume is not None and not stop.started and not isinstance(exc, OCRStoreError | OSError):
+            # Lightning and torch restore their own entries, and raise anything
+            raise CheckpointError(
+                f"{resume} cannot be resumed ({type(exc).__name__}: {exc}): what it records about"
+                " optimiser, schedule or loops does not fit. Resume with the options it was trained"
+                " with, or train a new network"
+            ) from exc
         if stop.received:  # loader processes may have got the signal as well
             raise SystemExit(128 + signal.SIGTERM) from exc
         if isinstance(exc, OCRStoreError) or not isinstance(exc, OSError):
@@ -271,10 +280,6 @@ def _trainer(
         ) from exc
 
 
-def _step_of(checkpoint: str | Path) -> int:
-    return int(read_checkpoint(checkpoint).get("global_step", 0))
-
-
 def _loggers(folder: Path, resumed_at: int | None) -> list[Logger]:
     """Return the loggers; a resumed training continues the newest log of the folder.
 
@@ -352,11 +357,13 @@ class StopOnSigterm(Callback):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.started = False
         self.received = False
         self._saved = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Replace Lightning's handler; Lightning restores the one of before at the end."""
+        self.started = True
         if trainer.world_size == 1 and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._note)
 
@@ -481,17 +488,16 @@ def require_unused(folder: Path) -> None:
             )
 
 
-def require_same_network(module: DBNetModule, checkpoint: str | Path) -> None:
+def require_same_network(module: DBNetModule, checkpoint: Checkpoint) -> None:
     """Refuse to resume a network of another shape, before torch lists every tensor of it."""
-    was: dict[str, Any] = read_checkpoint(checkpoint)[KEY]["model"]
-    now = module.net.config.to_json()
+    was, now = checkpoint.model.to_json(), module.net.config.to_json()
     lines = [
         f"  {name}: {was.get(name)} -> {now[name]}" for name in now if was.get(name) != now[name]
     ]
     if lines:
         listed = "\n".join(lines)
         raise SchemaError(
-            f"{checkpoint} is of another network (checkpoint -> here):\n{listed}\n"
+            f"{checkpoint.path} is of another network (checkpoint -> here):\n{listed}\n"
             "Resume with the options that it was trained with"
         )
 
