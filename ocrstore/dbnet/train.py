@@ -26,8 +26,8 @@ from lightning.pytorch.callbacks import (
     RichProgressBar,
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor
 
 from ocrstore.dbnet.checkpoint import (
@@ -286,26 +286,34 @@ def _loggers(folder: Path, resumed_at: int | None) -> list[Logger]:
     What the interrupted training had logged beyond the checkpoint's step is dropped: these steps
     are trained again.
     """
-    table = None if resumed_at is None else _newest(folder / "csv", "metrics.csv")
-    if table is None or resumed_at is None:
-        csv_logger, purge = CSVLogger(folder, name="csv"), {}
-    else:
-        version, purge = table.parent.name, {"purge_step": resumed_at}
-        with table.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_at]
-        csv_logger = CSVLogger(folder, name="csv", version=version)
-        if rank_zero_only.rank == 0:
-            with warnings.catch_warnings():
-                # Lightning deletes the table of before: its rows are written again at once
-                warnings.filterwarnings("ignore", message="Experiment logs directory")
-                writer = csv_logger.experiment
-            writer.metrics += [{k: v for k, v in row.items() if v} for row in rows]
-            csv_logger.save()
+    csv_logger = _continued_table(folder, resumed_at) or CSVLogger(folder, name="csv")
     if not has_tensorboard():
         return [csv_logger]
     events = None if resumed_at is None else _newest(folder / "tensorboard", "")
-    version = None if events is None else events.name
-    return [csv_logger, TensorBoardLogger(folder, name="tensorboard", version=version, **purge)]
+    if events is None:
+        return [csv_logger, TensorBoardLogger(folder, name="tensorboard")]
+    options: dict[str, Any] = {"version": events.name, "purge_step": resumed_at}
+    return [csv_logger, TensorBoardLogger(folder, name="tensorboard", **options)]
+
+
+def _continued_table(folder: Path, resumed_at: int | None) -> CSVLogger | None:
+    """Return a logger with the rows of the newest table before a step; None without a table."""
+    table = None if resumed_at is None else _newest(folder / "csv", "metrics.csv")
+    if table is None or resumed_at is None:
+        return None
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_at]
+    logger = CSVLogger(folder, name="csv", version=table.parent.name)
+    with warnings.catch_warnings():
+        # Lightning deletes the table that is there: its rows are written again at once
+        warnings.filterwarnings("ignore", message="Experiment logs directory")
+        writer = logger.experiment
+    if isinstance(writer, ExperimentWriter):  # ranks other than the first have a dummy
+        for row in rows:
+            writer.metrics.append({name: float(value) for name, value in row.items() if value})
+            writer.metrics[-1]["step"] = int(row["step"])
+        logger.save()
+    return logger
 
 
 def _newest(folder: Path, inside: str) -> Path | None:
