@@ -13,7 +13,9 @@ from ocrstore.cli.extras import explain_missing
 
 @click.command("predict")
 @click.argument("images", type=click.Path(exists=True, path_type=Path))
-@click.option("--checkpoint", type=STORE, required=True, help="What `ocrstore train` left.")
+@click.option(
+    "--checkpoint", type=STORE, required=True, help="best.ckpt or last.ckpt of `ocrstore train`."
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -21,7 +23,9 @@ from ocrstore.cli.extras import explain_missing
     help="Folder for the results.",
 )
 @click.option("--draw", is_flag=True, help="Also write the pictures with their boxes.")
-@click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
+@click.option(
+    "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
+)
 @click.option(
     "--rules",
     type=click.Choice(["ocrstore", "db"]),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import os
 import signal
 import tempfile
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +14,6 @@ from typing import Any
 
 import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
@@ -28,16 +25,20 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch import Tensor
 
+from ocrstore.dbnet.callbacks import (
+    BestCheckpoint,
+    DurableCheckpointIO,
+    PredictionPictures,
+    StopOnSigterm,
+)
 from ocrstore.dbnet.checkpoint import (
     Checkpoint,
     Provenance,
     provenance_of,
     read_checkpoint,
-    write_checkpoint,
 )
-from ocrstore.dbnet.module import DBNetModule, PredictionPictures
+from ocrstore.dbnet.module import DBNetModule
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.errors import (
     CheckpointError,
@@ -59,7 +60,7 @@ PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainParams:
-    """How to train; the defaults are DBNet's, for a GPU."""
+    """Settings of a training; the defaults are DBNet's, for a GPU."""
 
     epochs: int = 50
     batch_size: int = 16
@@ -73,9 +74,9 @@ class TrainParams:
     """See `precision_of`."""
     seed: int = 0
     patience: int | None = None
-    """Stop after so many validations without a better H-mean; None never does."""
+    """Stop after this many validations without a higher H-mean; None: never stop early."""
     check_every: int = 1
-    """Validate every so many epochs."""
+    """Epochs between validations."""
     pictures_every: int = 5
     augment: bool = False
     compiled: bool = False
@@ -94,7 +95,7 @@ class TrainParams:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a training left behind."""
+    """The result of a training."""
 
     folder: Path
     best: Path
@@ -102,7 +103,7 @@ class Trained:
     hmean: float
     epochs: int
     is_first: bool = True
-    """Whether this process is the first of the ranks: the one that tells."""
+    """Whether this process has rank 0."""
 
 
 def fit(
@@ -323,134 +324,13 @@ def _newest(folder: Path, inside: str) -> Path | None:
     return numbered[max(numbered)] if numbered else None
 
 
-class BestCheckpoint(ModelCheckpoint):
-    """Keeps the checkpoint of the highest H-mean in `best.ckpt`; of equal ones the lower loss.
-
-    H-mean is 0 for many epochs at first, and would leave the network of the first one there.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            folder, filename="best", monitor="val_hmean", mode="max", enable_version_counter=False
-        )
-        self.best_loss = float("inf")
-
-    def check_monitor_top_k(self, trainer: L.Trainer, current: Tensor | None = None) -> bool:
-        """Tell whether the present network is to be saved."""
-        loss = float(trainer.callback_metrics.get("val_loss", float("inf")))
-        equal = current is not None and current == self.best_model_score
-        better = super().check_monitor_top_k(trainer, current)
-        if better or (equal and loss < self.best_loss):
-            self.best_loss = loss
-            return True
-        return False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return Lightning's state and the loss."""
-        return {**super().state_dict(), "best_loss": self.best_loss}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore both; a checkpoint of another folder says nothing about the best one here."""
-        super().load_state_dict(state_dict)
-        if self.dirpath == state_dict.get("dirpath"):
-            self.best_loss = float(state_dict.get("best_loss", float("inf")))
-
-
-class StopOnSigterm(Callback):
-    """Ends a training after the present step when SIGTERM arrives, and writes a checkpoint.
-
-    In validation it ends after it: what was counted so far is in no checkpoint. With several
-    processes Lightning's own handler stays, which passes the signal on to all of them.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.started = False
-        self.received = False
-        self._saved = False
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Replace Lightning's handler; Lightning restores the one of before at the end."""
-        self.started = True
-        if trainer.world_size == 1 and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._note)
-
-    def _note(self, signum: int, frame: Any) -> None:  # noqa: ARG002  # the signature of handlers
-        self.received = True
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
-        outputs: Any,  # noqa: ARG002  # Lightning's signature
-        batch: Any,  # noqa: ARG002  # Lightning's signature
-        batch_idx: int,  # noqa: ARG002  # Lightning's signature
-    ) -> None:
-        """Save here: from checkpoints of this hook, Lightning resumes with the next batch."""
-        if self.received and not trainer.is_last_batch:
-            trainer.save_checkpoint(self.path)
-            self._saved = True
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Note that a checkpoint is written next, as at the end of every epoch."""
-        self._saved = self.received
-
-    def on_train_batch_start(
-        self,
-        trainer: L.Trainer,  # noqa: ARG002  # Lightning's signature
-        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
-        batch: Any,  # noqa: ARG002  # Lightning's signature
-        batch_idx: int,  # noqa: ARG002  # Lightning's signature
-    ) -> None:
-        """Stop here: after the saved step was logged."""
-        if self._saved:
-            raise SIGTERMException
-
-    def on_exception(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
-        exception: BaseException,
-    ) -> None:
-        """Save where Lightning stops several processes between two steps."""
-        if isinstance(exception, SIGTERMException) and not (self._saved or trainer.validating):
-            trainer.save_checkpoint(self.path)
-
-
-class DurableCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoints by `write_checkpoint`.
-
-    Lightning's own goes through the temporary folder; where that is another file system, the file
-    is copied over the previous checkpoint, and a crash in between leaves neither.
-    """
-
-    def save_checkpoint(
-        self,
-        checkpoint: dict[str, Any],
-        path: str | os.PathLike[str],
-        storage_options: Any = None,  # noqa: ARG002  # Lightning's signature
-    ) -> None:
-        """Write a checkpoint."""
-        write_checkpoint(checkpoint, Path(path))
-
-    def load_checkpoint(
-        self,
-        path: str | os.PathLike[str],
-        map_location: Any = None,
-        weights_only: bool | None = None,  # noqa: ARG002  # Lightning's signature
-    ) -> dict[str, Any]:
-        """Load a checkpoint without running any code that the file may contain."""
-        content: dict[str, Any] = torch.load(path, map_location, weights_only=True)
-        return content
-
-
 def has_tensorboard() -> bool:
     """Tell whether curves can be logged for TensorBoard; they are always logged as CSV."""
     return find_spec("tensorboard") is not None
 
 
 def precision_of(name: str, accelerator: str) -> Any:
-    """Return Lightning's word for a precision.
+    """Return the `precision` argument of `lightning.Trainer`.
 
     `mixed` is float16 on a GPU and bfloat16 on a CPU. `auto` is the same, but float32 on a CPU
     that has no instructions for bfloat16: there it is several times slower.

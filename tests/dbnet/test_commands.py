@@ -318,7 +318,7 @@ def test_wrong_use_is_explained(store, tmp_path):
     """One of --checkpoint and --oracle; a known precision; a known view."""
     import click
 
-    with pytest.raises(click.UsageError, match="one of them"):
+    with pytest.raises(click.UsageError, match="either --checkpoint or --oracle"):
         run("eval", store)
     with pytest.raises(SchemaError, match="unknown precision"):
         precision_of("64", "cpu")

@@ -8,8 +8,9 @@ import lightning as L
 import pytest
 import torch
 
+from ocrstore.dbnet.callbacks import BestCheckpoint
 from ocrstore.dbnet.network import ModelConfig
-from ocrstore.dbnet.train import BestCheckpoint, TrainParams, fit, precision_of
+from ocrstore.dbnet.train import TrainParams, fit, precision_of
 
 # what Lightning warns of in a small training is meant here: few workers, a used folder
 pytestmark = [
