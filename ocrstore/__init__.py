@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ocrstore.errors import (
+    CheckpointError,
     CorruptStoreError,
     DecodeError,
     NotAStoreError,
@@ -69,6 +70,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CheckpointError",
     "Column",
     "CorruptStoreError",
     "DecodeError",

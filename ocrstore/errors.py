@@ -11,6 +11,7 @@
     ├── UnknownColumnError        no such column               (also a KeyError)
     ├── UnknownGenerationError    no such generation           (also a KeyError)
     ├── SchemaError               data that does not fit       (also a ValueError)
+    │   └── CheckpointError       a checkpoint that cannot be used
     ├── RecipeMismatchError       a view made by another recipe
     ├── SourceError               pictures or annotations that cannot be used
     ├── DecodeError               a picture that cannot be decoded
@@ -68,6 +69,10 @@ class UnknownGenerationError(_LookupError):
 
 class SchemaError(OCRStoreError, ValueError):
     """Data does not fit the columns or attributes of the store."""
+
+
+class CheckpointError(SchemaError):
+    """A checkpoint is missing, damaged, or not one of `ocrstore train`."""
 
 
 class RecipeMismatchError(OCRStoreError):

@@ -94,7 +94,8 @@ def cli() -> None:
       ocrstore verify val.ocrs         check every byte
       ocrstore view val.ocrs           open it in the browser
 
-    Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 130 interrupted.
+    Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 130 interrupted,
+    143 terminated.
     """
 
 

@@ -20,11 +20,15 @@ _SHOWN = 10
 
 @click.command("eval")
 @click.argument("store", type=STORE)
-@click.option("--checkpoint", type=STORE, help="What `ocrstore train` left: best.ckpt.")
-@click.option("--oracle", is_flag=True, help="The store's own maps instead of a network.")
-@click.option("--view", help="The view to use, if not the default one.")
-@click.option("--table", type=click.Path(dir_okay=False, path_type=Path), help="CSV per picture.")
-@click.option("--any-recipe", is_flag=True, help="Measure although the recipes differ.")
+@click.option("--checkpoint", type=STORE, help="best.ckpt or last.ckpt of `ocrstore train`.")
+@click.option("--oracle", is_flag=True, help="Evaluate the store's own maps instead of a network.")
+@click.option("--view", help="View to evaluate [default: the store's default view].")
+@click.option(
+    "--table",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a CSV row for each picture.",
+)
+@click.option("--any-recipe", is_flag=True, help="Evaluate although the recipes differ.")
 @click.option(
     "--rules",
     type=click.Choice(["ocrstore", "db"]),
@@ -35,13 +39,15 @@ _SHOWN = 10
     type=click.FloatRange(0, 1),
     help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
 )
-@click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
+@click.option(
+    "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
+)
 @click.option("--batch-size", type=COUNT, default=8, show_default=True)
 @click.option(
     "--workers", type=click.IntRange(0), default=0, show_default=True, help="Loader processes."
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def eval_command(
     store: Path,
     checkpoint: Path | None,
@@ -57,15 +63,15 @@ def eval_command(
     device: str,
     as_json: bool,
 ) -> int:
-    """Measure a checkpoint on a store: precision, recall and H-mean (ICDAR 2015), CLEval.
+    """Evaluate a checkpoint on a store: precision, recall and H-mean (ICDAR 2015), CLEval.
 
     \b
     Examples:
       ocrstore eval val.ocrs --checkpoint runs/a/best.ckpt --table pictures.csv
-      ocrstore eval val.ocrs --oracle      the most that the view can give; needs no network
+      ocrstore eval val.ocrs --oracle      the upper bound that the view allows; needs no torch
     """
     if oracle == (checkpoint is not None):
-        raise click.UsageError("give --checkpoint or --oracle, one of them")
+        raise click.UsageError("give either --checkpoint or --oracle")
     if table is not None:
         _require_writable(table)  # before the work, not after it
     with explain_missing("eval", "build"):

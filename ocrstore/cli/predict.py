@@ -12,7 +12,9 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progres
 
 @click.command("predict")
 @click.argument("images", type=click.Path(exists=True, path_type=Path))
-@click.option("--checkpoint", type=STORE, required=True, help="What `ocrstore train` left.")
+@click.option(
+    "--checkpoint", type=STORE, required=True, help="best.ckpt or last.ckpt of `ocrstore train`."
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -20,7 +22,9 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progres
     help="Folder for the results.",
 )
 @click.option("--draw", is_flag=True, help="Also write the pictures with their boxes.")
-@click.option("--polygons", is_flag=True, help="Outlines that follow the text, not rectangles.")
+@click.option(
+    "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
+)
 @click.option(
     "--rules",
     type=click.Choice(["ocrstore", "db"]),

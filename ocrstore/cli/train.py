@@ -15,14 +15,14 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail
 
 @click.command("train")
 @click.argument("store", type=STORE)
-@click.option("--val", type=STORE, help="Measured on; the training pictures if not given.")
+@click.option("--val", type=STORE, help="Store to measure H-mean on [default: the training store].")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     help="Folder for checkpoints, logs and pictures.",
 )
-@click.option("--view", help="The view to use, if not the default one.")
+@click.option("--view", help="View to train from [default: the store's default view].")
 @click.option("--epochs", type=COUNT, default=50, show_default=True)
 @click.option("--batch-size", type=COUNT, default=16, show_default=True, help="For each device.")
 @click.option(
@@ -45,7 +45,7 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail
     type=click.FloatRange(0, min_open=True),
     default=1e-3,
     show_default=True,
-    help="Learning rate at its highest; it falls to 0 over all epochs.",
+    help="Peak learning rate; it decays to 0 over all epochs.",
 )
 @click.option("--weight-decay", type=click.FloatRange(0), default=1e-4, show_default=True)
 @click.option(
@@ -53,33 +53,37 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail
     type=click.FloatRange(0),
     default=5.0,
     show_default=True,
-    help="Norm gradients are clipped to.",
+    help="Maximum norm of the gradients.",
 )
 @click.option(
     "--precision",
     type=click.Choice(["auto", "mixed", "32", "16-mixed", "bf16-mixed"]),
     default="auto",
     show_default=True,
-    help="mixed: 16-mixed on a GPU, bf16-mixed on a CPU; auto: 32 on a CPU without bf16.",
+    help="mixed: 16-mixed on a GPU, bf16-mixed on a CPU; auto: as mixed, but 32 without bf16.",
 )
 @click.option("--augment", is_flag=True, help="Flip, rotate, scale, crop, colour.")
-@click.option("--patience", type=COUNT, help="Stop after so many validations without a better one.")
+@click.option(
+    "--patience", type=COUNT, help="Stop after this many validations without a higher H-mean."
+)
 @click.option(
     "--check-every", type=COUNT, default=1, show_default=True, help="Epochs between validations."
 )
 @click.option(
     "--pictures-every", type=COUNT, default=5, show_default=True, help="Epochs between pictures."
 )
-@click.option("--seed", default=0, show_default=True, help="Of weights, order and augmentation.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Random seed of weights, order and augmentation."
+)
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the network.")
-@click.option("--resume", type=STORE, help="Go on from a checkpoint (last.ckpt).")
-@click.option("--force", is_flag=True, help="Give up the checkpoints of an earlier training.")
+@click.option("--resume", type=STORE, help="Continue from a checkpoint (last.ckpt).")
+@click.option("--force", is_flag=True, help="Overwrite the checkpoints of an earlier training.")
 @click.option("--accelerator", default="auto", show_default=True, help="auto, cpu, gpu, mps.")
 @click.option("--devices", default="auto", show_default=True, help="GPUs or processes per node.")
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
 @click.option("--quiet", is_flag=True, help="No progress bar, no table of the network.")
 def train_command(store: Path, **options: Any) -> int:
-    """Train DBNet from a store; leaves best.ckpt, last.ckpt, logs and pictures in a folder.
+    """Train DBNet from a store; writes best.ckpt, last.ckpt, logs and pictures into a folder.
 
     \b
     Examples:
@@ -90,7 +94,7 @@ def train_command(store: Path, **options: Any) -> int:
     with explain_missing("train"):
         from ocrstore.dbnet.network import ModelConfig
         from ocrstore.dbnet.train import TrainParams, fit, has_tensorboard
-    # its notes on hardware and on other products would hide what matters
+    # Lightning's notes on hardware and other products are not for the user
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's, about torch's own
     warnings.filterwarnings(
@@ -113,15 +117,23 @@ def train_command(store: Path, **options: Any) -> int:
     try:
         done = fit(store, model=model, params=params, quiet=quiet, force=force, **places)
     except KeyboardInterrupt:
-        last = places["out"] / "last.ckpt"
-        if last.exists():
-            fail(f"interrupted; the last whole epoch is kept, go on with: --resume {last}")
-        else:
-            fail("interrupted before the first epoch was over; there is nothing to go on with.")
+        fail(_interrupted("interrupted; the last whole epoch is kept", places["out"]))
         return 130
+    except SystemExit as exc:
+        if exc.code != 143:
+            raise
+        fail(_interrupted("terminated; the last checkpoint is kept", places["out"]))
+        return 143
     if done.is_first:
         epochs = f"{done.epochs} epoch{'s' * (done.epochs != 1)}"
         console().print(
             f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {escape(str(done.best))}"
         )
     return 0
+
+
+def _interrupted(what: str, folder: Path) -> str:
+    last = folder / "last.ckpt"
+    if last.exists():
+        return f"{what}, continue with: --resume {last}"
+    return f"{what.partition(';')[0]} before the first checkpoint; there is nothing to resume."

@@ -42,7 +42,7 @@ def dbnet_loss(
     thresh_masks: Tensor,
     params: LossParams | None = None,
 ) -> Losses:
-    """Return the losses of a batch; finite, with finite gradients, whatever the masks leave.
+    """Return the losses of a batch; finite, with finite gradients, for any mask.
 
     Maps may be float16 as stored, masks uint8: both are made float32 here, before any arithmetic.
     """
@@ -81,7 +81,7 @@ def balanced_bce(logits: Tensor, target: Tensor, mask: Tensor, *, ratio: float =
 
 
 def masked_l1(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean absolute difference where the mask is 1; zero where it is nowhere."""
+    """Return the mean absolute difference where the mask is 1; 0 for an empty mask."""
     difference = (value.float() - target.float()).abs() * mask.float()
     return difference.sum() / mask.float().sum().clamp(min=1.0)
 

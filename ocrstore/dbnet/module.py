@@ -1,27 +1,22 @@
-"""DBNet as a Lightning module: training, validation, schedule, checkpoints, pictures in the log."""
+"""DBNet as a Lightning module: steps, metrics, optimiser, schedule, what checkpoints record."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812  # its own documentation calls it so
-import numpy as np
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from ocrstore.dbnet.checkpoint import KEY, Provenance
 from ocrstore.dbnet.loss import Losses, LossParams, dbnet_loss
 from ocrstore.dbnet.metrics import CLEval, HMean
 from ocrstore.dbnet.network import DBNet, ModelConfig, Output
-from ocrstore.dbnet.predict import draw_boxes, grid, write_picture
 from ocrstore.errors import SchemaError
 from ocrstore.evaluation.ground_truth import GroundTruth, ground_truth_of
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
-from ocrstore.geometry import transform_points
 
 Batch = Mapping[str, Any]
 
@@ -65,11 +60,11 @@ class DBNetModule(L.LightningModule):
         self.cleval = CLEval()
         self._scheduler: torch.optim.lr_scheduler.LambdaLR | None = None
         # DDP would send rank 0's buffers at every forward pass, in validation too, where ranks may
-        # have different numbers of batches and would wait for each other for ever
+        # have different numbers of batches, which is a deadlock
         self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]
 
     def forward(self, images: Tensor) -> Output:
-        """Run the network as it is set: with thresholds in training, without in inference."""
+        """Run the network; it returns thresholds in training mode only."""
         output: Output = self.net(images)
         return output
 
@@ -124,7 +119,7 @@ class DBNetModule(L.LightningModule):
         self._log_metrics("test")
 
     def on_validation_epoch_start(self) -> None:
-        """Start counting; the rows of the last epoch stay readable until here."""
+        """Reset the metrics; `hmean.rows` of the previous epoch can be read until here."""
         self.hmean.reset()
         self.cleval.reset()
         self._share_statistics()
@@ -185,8 +180,8 @@ class DBNetModule(L.LightningModule):
         schedule = PolynomialSchedule(total, warmup=self.warmup, power=self.power)
 
         def factor(step: int) -> float:
-            # a plain function: what an object knows, the number of steps, would be saved, and a
-            # training that is resumed to go on for longer would get the old number back
+            # a plain function: LambdaLR saves the attributes of a callable object, so a training
+            # resumed with more epochs would get the old number of steps back
             return schedule(step)
 
         self._scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
@@ -196,7 +191,7 @@ class DBNetModule(L.LightningModule):
         }
 
     def on_train_start(self) -> None:
-        """Follow this training's settings, not those that came with a checkpoint."""
+        """Use the learning rate and weight decay given here, not those of a resumed checkpoint."""
         scheduler = self._scheduler
         if scheduler is None:
             return  # a subclass has optimisers of its own
@@ -208,7 +203,7 @@ class DBNetModule(L.LightningModule):
             group["weight_decay"] = weight_decay
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Write what the network is and what it has learned from into the checkpoint."""
+        """Add network, post-processing and provenance to the checkpoint."""
         checkpoint[KEY] = {
             "model": self.net.config.to_json(),
             "post": asdict(self.post_params),
@@ -236,70 +231,3 @@ class PolynomialSchedule:
         """Return the factor of the learning rate at a step."""
         rise = min(1.0, (step + 1) / (self.warmup + 1))
         return float(rise * max(0.0, 1.0 - step / self.total) ** self.power)
-
-
-class PredictionPictures(L.Callback):
-    """Writes the first validation pictures with found (red) and true (green) boxes.
-
-    They go to `folder/epoch-0004.jpg` and, where there is one, to the TensorBoard log.
-    """
-
-    def __init__(self, folder: str | Path, *, every: int = 5, count: int = 4) -> None:
-        self.folder = Path(folder)
-        self.every = max(every, 1)
-        self.count = count
-        self._kept: list[Any] = []
-        self._last: int | None = None
-
-    def _is_due(self, trainer: L.Trainer) -> bool:
-        if trainer.sanity_checking or not trainer.is_global_zero:
-            return False
-        # counted from the last one: validation may come every few epochs only
-        waited = self._last is None or trainer.current_epoch - self._last >= self.every
-        return waited or trainer.current_epoch + 1 == trainer.max_epochs
-
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,  # noqa: ARG002  # Lightning's signature
-        dataloader_idx: int = 0,  # noqa: ARG002  # Lightning's signature
-    ) -> None:
-        """Keep the first few pictures with what was found in them."""
-        if not self._is_due(trainer) or len(self._kept) >= self.count:
-            return
-        truth = ground_truth_of(batch)
-        images = batch["images"]
-        for position in range(min(len(images), self.count - len(self._kept))):
-            forward = np.linalg.inv(truth.inverse_matrices[position])
-            found = outputs["detections"][position].polygons
-            self._kept.append(
-                draw_boxes(
-                    images[position].permute(1, 2, 0).cpu().numpy(),
-                    [transform_points(forward, points) for points in found],
-                    truths=[
-                        transform_points(forward, points) for points in truth.polygons[position]
-                    ],
-                    ignored=truth.ignored[position],
-                )
-            )
-
-    def on_validation_epoch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,  # noqa: ARG002  # Lightning's signature
-    ) -> None:
-        """Write them."""
-        kept, self._kept = self._kept, []
-        if not kept:
-            return
-        self._last = trainer.current_epoch
-        sheet = grid(kept)
-        write_picture(self.folder / f"epoch-{trainer.current_epoch:04d}.jpg", sheet)
-        for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
-                logger.experiment.add_image(
-                    "predictions", sheet, trainer.global_step, dataformats="HWC"
-                )

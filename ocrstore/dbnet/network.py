@@ -18,11 +18,11 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 _CLASSIFIER = ("fc.weight", "fc.bias")
 _COUNTER = "num_batches_tracked"
-"""Of batch norms; state dicts of before torch 0.4.1, torchvision's own among them, have none."""
+"""Of batch norms; older state dicts (before torch 0.4.1, torchvision's own) have none."""
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and the way past them (ResNet-10, 18, 34)."""
+    """Two 3x3 convolutions and a skip connection (ResNet-10, 18, 34)."""
 
     expansion = 1
 
@@ -36,7 +36,7 @@ class BasicBlock(nn.Module):
         self.downsample = _downsample(inplanes, planes, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output; the input is not written to."""
+        """Return the block's output; the input is not modified."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         past = x if self.downsample is None else self.downsample(x)
@@ -61,7 +61,7 @@ class Bottleneck(nn.Module):
         self.downsample = _downsample(inplanes, planes * self.expansion, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output; the input is not written to."""
+        """Return the block's output; the input is not modified."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
@@ -245,13 +245,13 @@ class Head(nn.Module):
             nn.init.zeros_(last.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits: whoever needs probabilities applies the sigmoid, in float32."""
+        """Return logits; the caller applies the sigmoid, in float32."""
         logits: Tensor = self.layers(x)
         return logits
 
 
 def step_function(prob: Tensor, thresh: Tensor, *, k: float = 50.0) -> Tensor:
-    """Return 1 / (1 + exp(-k (P - T))), in float32 whatever comes in.
+    """Return 1 / (1 + exp(-k (P - T))), computed in float32.
 
     With k = 50, float16's steps of 0.0005 below 1 would move the result by 0.6 % each.
     """
@@ -261,7 +261,7 @@ def step_function(prob: Tensor, thresh: Tensor, *, k: float = 50.0) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Everything that decides the shape of the network and what it is fed."""
+    """The shape of the network and the normalisation of its input."""
 
     backbone: str = "resnet18"
     width: int = 64
@@ -290,7 +290,7 @@ class ModelConfig:
 
     @classmethod
     def small(cls, **changes: Any) -> ModelConfig:
-        """Return a network that learns on a CPU: a fourth of the channels everywhere."""
+        """Return a config that is quick to train on a CPU: a quarter of the channels."""
         return cls(**{"width": 16, "inner": 64, **changes})
 
     def to_json(self) -> dict[str, Any]:
@@ -307,7 +307,7 @@ class ModelConfig:
 
 
 class Output(NamedTuple):
-    """What one forward pass gives; each (B, 1, H, W)."""
+    """The output of a forward pass; each (B, 1, H, W)."""
 
     logits: Tensor
     """Of the probability map."""
@@ -323,7 +323,7 @@ class Output(NamedTuple):
 
 
 class DBNet(nn.Module):
-    """The network. Channels-last throughout: it is how pictures lie in a store."""
+    """The network, in channels-last memory format, which is that of pictures in a store."""
 
     mean: Tensor
     std: Tensor
@@ -341,7 +341,7 @@ class DBNet(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # its stub lacks the keyword alone
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return uint8 RGB as the network wants it, on the device where the images are.
+        """Return uint8 RGB images normalised by mean and std, on their device.
 
         Floating-point input is taken as already normalised and passed on.
         """

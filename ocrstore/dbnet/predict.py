@@ -14,10 +14,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ocrstore.dbnet.checkpoint import KEY, Provenance, net_state, read_checkpoint
-from ocrstore.dbnet.network import DBNet, ModelConfig
+from ocrstore.dbnet.checkpoint import Provenance, read_checkpoint
+from ocrstore.dbnet.network import DBNet
 from ocrstore.decode import decode
-from ocrstore.errors import DecodeError, SchemaError, StoreExistsError, WriteError
+from ocrstore.errors import (
+    CheckpointError,
+    DecodeError,
+    SchemaError,
+    StoreExistsError,
+    WriteError,
+)
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.sources import open_source
 
@@ -29,7 +35,7 @@ IGNORED = (140, 140, 140)
 
 
 class Detector:
-    """Finds text in pictures. Holds the network on one device; not for several threads at once."""
+    """A trained network that finds text in pictures; one device, not thread-safe."""
 
     def __init__(
         self,
@@ -47,17 +53,26 @@ class Detector:
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu", **post: Any) -> Detector:
-        """Load a checkpoint; `post` replaces single fields of its `PostParams`."""
+        """Load a checkpoint.
+
+        Args:
+            path: A `best.ckpt` or `last.ckpt` of `ocrstore train`.
+            device: Where the network runs: cpu, cuda, cuda:1, mps.
+            **post: Fields of its `PostParams` to change.
+
+        Raises:
+            CheckpointError: The file cannot be used; the message says what is wrong with it.
+        """
         checkpoint = read_checkpoint(path)
-        record = checkpoint[KEY]
-        if record["provenance"] is None:
-            raise SchemaError(f"{path} does not say which recipe it was trained with")
-        net = DBNet(ModelConfig.from_json(record["model"]))
-        net.load_state_dict(net_state(checkpoint))
+        if checkpoint.provenance is None:
+            raise CheckpointError(
+                f"{path} does not say which recipe it was trained with. Train with `ocrstore"
+                " train`, or give DBNetModule a provenance"
+            )
         return cls(
-            net,
-            Provenance.from_json(record["provenance"]),
-            post=replace(PostParams(**record["post"]), **post),
+            checkpoint.network(),
+            checkpoint.provenance,
+            post=replace(checkpoint.post, **post),
             device=device,
         )
 
@@ -70,7 +85,7 @@ class Detector:
             inverse.append(np.linalg.inv(forward))
         sizes = [(p.shape[1], p.shape[0]) for p in pictures]
         if len({v.shape for v in views}) > 1:
-            # a pipeline may leave the size to the picture: one by one then
+            # views of a pipeline can differ in size: one by one then
             return [found for p in pictures for found in self.find([p])]
         images = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).to(self.device)
         with torch.inference_mode():
@@ -79,7 +94,10 @@ class Detector:
 
 
 def _usable(device: str) -> torch.device:
-    """Return a device after having used it: each way not to have one raises something else."""
+    """Return a device that torch can allocate on.
+
+    A small allocation is the test: torch has a different error for each kind of missing device.
+    """
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, ValueError, NotImplementedError) as exc:
@@ -89,7 +107,7 @@ def _usable(device: str) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What was done with pictures."""
+    """The result of `predict_pictures`."""
 
     found: dict[str, Detections]
     failed: dict[str, str]
@@ -118,7 +136,7 @@ def predict_pictures(
         samples = [(s.key, s.path) for s in open_source(given, format="folder")]
     names = {key: folder / name for key, name in result_names(key for key, _ in samples).items()}
     if draw:
-        _spare(samples, {_with(path, ".jpg") for path in names.values()})
+        _require_distinct(samples, {_with(path, ".jpg") for path in names.values()})
     found: dict[str, Detections] = {}
     failed: dict[str, str] = {}
     done = 0
@@ -136,12 +154,12 @@ def predict_pictures(
 
 
 def _with(path: Path, suffix: str) -> Path:
-    """Return a path with an ending added; dots in the name are not endings here."""
+    """Return a path with a suffix appended; dots in the name are kept."""
     return path.with_name(path.name + suffix)
 
 
-def _spare(samples: list[tuple[str, Path]], targets: set[Path]) -> None:
-    """Refuse to draw over the pictures themselves."""
+def _require_distinct(samples: list[tuple[str, Path]], targets: set[Path]) -> None:
+    """Refuse targets that are among the pictures."""
     resolved = {path.resolve() for path in targets}
     for key, path in samples:
         if path.resolve() in resolved:
@@ -184,7 +202,7 @@ def result_names(keys: Iterable[str]) -> dict[str, PurePosixPath]:
 
 
 def write_icdar(path: Path, found: Detections) -> None:
-    """Write a text file: a line of whole numbers x1,y1,x2,y2,... for each box."""
+    """Write an ICDAR text file: a line of ints x1,y1,x2,y2,... for each box."""
     lines = [
         ",".join(str(int(v)) for v in np.rint(points).ravel()) + "\n" for points in found.polygons
     ]
@@ -192,7 +210,7 @@ def write_icdar(path: Path, found: Detections) -> None:
 
 
 def to_json(found: Mapping[str, Detections]) -> dict[str, Any]:
-    """Return everything found, per picture the polygons with their scores."""
+    """Return the polygons of each picture with their scores, as JSON values."""
     return {
         key: [
             {"points": np.round(p.astype(float), 2).tolist(), "score": round(float(s), 4)}
@@ -203,7 +221,7 @@ def to_json(found: Mapping[str, Detections]) -> dict[str, Any]:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Write a JSON file, readable and with a newline at its end."""
+    """Write an indented JSON file."""
     _write(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -241,7 +259,7 @@ def _outline(
 
 
 def grid(pictures: Sequence[Pixels], *, columns: int = 2) -> Pixels:
-    """Return pictures side by side, on white where they are smaller than the largest."""
+    """Return pictures side by side on a white sheet; each cell has the size of the largest."""
     height = max(p.shape[0] for p in pictures)
     width = max(p.shape[1] for p in pictures)
     rows = -(-len(pictures) // columns)
@@ -253,7 +271,7 @@ def grid(pictures: Sequence[Pixels], *, columns: int = 2) -> Pixels:
 
 
 def write_picture(path: Path, picture: Pixels) -> None:
-    """Write an RGB picture; the name's ending decides the format."""
+    """Write an RGB picture in the format of the path's suffix."""
     ok, data = cv2.imencode(path.suffix or ".png", np.ascontiguousarray(picture[..., ::-1]))
     if not ok:
         raise WriteError(f"{path}: OpenCV cannot write a picture of this kind")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import csv
 import signal
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -13,7 +14,6 @@ from typing import Any
 
 import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
@@ -23,17 +23,25 @@ from lightning.pytorch.callbacks import (
     RichProgressBar,
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from ocrstore.dbnet.callbacks import (
+    BestCheckpoint,
+    DurableCheckpointIO,
+    PredictionPictures,
+    StopOnSigterm,
+)
 from ocrstore.dbnet.checkpoint import (
-    KEY,
+    Checkpoint,
     Provenance,
     provenance_of,
     read_checkpoint,
-    write_checkpoint,
 )
-from ocrstore.dbnet.module import DBNetModule, PredictionPictures
+from ocrstore.dbnet.module import DBNetModule
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.errors import (
+    CheckpointError,
     OCRStoreError,
     RecipeMismatchError,
     SchemaError,
@@ -52,7 +60,7 @@ PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainParams:
-    """How to train; the defaults are DBNet's, for a GPU."""
+    """Settings of a training; the defaults are DBNet's, for a GPU."""
 
     epochs: int = 50
     batch_size: int = 16
@@ -66,9 +74,9 @@ class TrainParams:
     """See `precision_of`."""
     seed: int = 0
     patience: int | None = None
-    """Stop after so many validations without a better H-mean; None never does."""
+    """Stop after this many validations without a higher H-mean; None: never stop early."""
     check_every: int = 1
-    """Validate every so many epochs."""
+    """Epochs between validations."""
     pictures_every: int = 5
     augment: bool = False
     compiled: bool = False
@@ -87,7 +95,7 @@ class TrainParams:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a training left behind."""
+    """The result of a training."""
 
     folder: Path
     best: Path
@@ -95,7 +103,7 @@ class Trained:
     hmean: float
     epochs: int
     is_first: bool = True
-    """Whether this process is the first of the ranks: the one that tells."""
+    """Whether this process has rank 0."""
 
 
 def fit(
@@ -112,13 +120,26 @@ def fit(
     force: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Trained:
-    """Train a network from a store; without `val`, H-mean is measured on the training pictures.
+    """Train a network from a store into a folder of checkpoints, logs and pictures.
 
-    Mean and std of `model` are replaced by those of the recipe. `weights` is an ImageNet state dict
-    for the backbone. `resume` is a checkpoint (`last.ckpt`) to go on from: its network must be the
-    same and its data of the same recipe. A folder with checkpoints of an earlier training is
-    refused, unless it is resumed or `force` gives them up. Ctrl-C is a KeyboardInterrupt here, too:
-    `last.ckpt` is that of the last whole epoch.
+    Args:
+        train: The store to train from.
+        out: The folder; one with checkpoints is refused unless it is resumed or `force` is given.
+        val: The store to measure H-mean on; the training pictures if None.
+        view: The view to use; the default one if None.
+        model: The network; its mean and std are replaced by those of the recipe.
+        params: How to train.
+        weights: An ImageNet state dict for the backbone.
+        resume: A checkpoint (`last.ckpt`) to continue from, of the same network and recipe. Logs
+            in `out` are continued as well, from the checkpoint's step on.
+        quiet: Show no progress bar and no table of the network.
+        force: Overwrite the checkpoints of an earlier training.
+        callbacks: Further Lightning callbacks.
+
+    Raises:
+        KeyboardInterrupt: After a Ctrl-C; `last.ckpt` is that of the last whole epoch.
+        SystemExit: After a SIGTERM, with code 143; `last.ckpt` is of the last step.
+        WriteError: `out` cannot be written; checkpoints written before are kept.
     """
     params = params or TrainParams()
     folder = Path(out)
@@ -132,8 +153,9 @@ def fit(
         require_columns(path, view)
     L.seed_everything(params.seed, workers=True, verbose=False)
     module = _module(provenance, model or ModelConfig(), params)
-    if resume is not None:
-        require_same_network(module, resume)
+    resumed = None if resume is None else read_checkpoint(resume, resumable=True)
+    if resumed is not None:
+        require_same_network(module, resumed)
     if weights is not None:
         module.net.backbone.load_imagenet(weights)
     data = OCRDataModule(
@@ -145,13 +167,7 @@ def fit(
         seed=params.seed,
         train_transform=_transform(provenance) if params.augment else None,
     )
-    best = ModelCheckpoint(
-        folder,
-        filename="best",
-        monitor="val_hmean",
-        mode="max",
-        enable_version_counter=False,
-    )
+    best = BestCheckpoint(folder)
     # on its own: `save_last` of the other one saves only when a better one is saved
     last = ModelCheckpoint(
         folder,
@@ -160,24 +176,37 @@ def fit(
         save_on_train_epoch_end=True,
         enable_version_counter=False,
     )
-    trainer = _trainer(folder, params, [best, last, *callbacks], quiet=quiet)
+    stop = StopOnSigterm(folder / "last.ckpt")
+    loggers = _loggers(folder, None if resumed is None else resumed.global_step)
+    trainer = _trainer(folder, params, [best, last, stop, *callbacks], loggers, quiet=quiet)
     require_enough(len(data.dataset("val")), trainer.world_size, val or train)
     handler = signal.getsignal(signal.SIGINT)
     try:
         trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
-    except OSError as exc:
-        if isinstance(exc, OCRStoreError):
-            raise
-        raise WriteError(
-            f"{folder}: {exc.strerror or exc}; checkpoints written before are kept. Make room or"
-            " choose another --out, then resume"
-        ) from exc
     except SystemExit as exc:
+        if stop.received or isinstance(exc, SIGTERMException):
+            raise SystemExit(128 + signal.SIGTERM) from None
         # what Lightning makes of a Ctrl-C; it also ignores any further one
         if not trainer.interrupted:
             raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from exc
+    except Exception as exc:
+        if resume is not None and not stop.started and not isinstance(exc, OCRStoreError | OSError):
+            # Lightning and torch restore their own entries, and raise anything
+            raise CheckpointError(
+                f"{resume} cannot be resumed ({type(exc).__name__}: {exc}): what it records about"
+                " optimiser, schedule or loops does not fit. Resume with the options it was trained"
+                " with, or train a new network"
+            ) from exc
+        if stop.received:  # loader processes may have got the signal as well
+            raise SystemExit(128 + signal.SIGTERM) from exc
+        if isinstance(exc, OCRStoreError) or not isinstance(exc, OSError):
+            raise
+        raise WriteError(
+            f"{folder}: {exc.strerror or exc}; checkpoints written before are kept. Make room or"
+            " choose another --out, then resume"
+        ) from exc
     hmean = trainer.callback_metrics.get("val_hmean", torch.tensor(float("nan")))
     score = best.best_model_score
     return Trained(
@@ -211,11 +240,13 @@ def _transform(provenance: Provenance) -> Any:
 
 
 def _trainer(
-    folder: Path, params: TrainParams, callbacks: list[Callback], *, quiet: bool
+    folder: Path,
+    params: TrainParams,
+    callbacks: list[Callback],
+    loggers: list[Logger],
+    *,
+    quiet: bool,
 ) -> L.Trainer:
-    loggers: list[Logger] = [CSVLogger(folder, name="csv")]
-    if has_tensorboard():
-        loggers.append(TensorBoardLogger(folder, name="tensorboard"))
     callbacks = [
         *callbacks,
         LearningRateMonitor("step"),
@@ -250,21 +281,47 @@ def _trainer(
         ) from exc
 
 
-class DurableCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoints by `write_checkpoint`.
+def _loggers(folder: Path, resumed_at: int | None) -> list[Logger]:
+    """Return the loggers; a resumed training continues the newest log of the folder.
 
-    Lightning's own goes through the temporary folder; where that is another file system, the file
-    is copied over the previous checkpoint, and a crash in between leaves neither.
+    What the interrupted training had logged beyond the checkpoint's step is dropped: these steps
+    are trained again.
     """
+    csv_logger = _continued_table(folder, resumed_at) or CSVLogger(folder, name="csv")
+    if not has_tensorboard():
+        return [csv_logger]
+    events = None if resumed_at is None else _newest(folder / "tensorboard", "")
+    if events is None:
+        return [csv_logger, TensorBoardLogger(folder, name="tensorboard")]
+    options: dict[str, Any] = {"version": events.name, "purge_step": resumed_at}
+    return [csv_logger, TensorBoardLogger(folder, name="tensorboard", **options)]
 
-    def save_checkpoint(
-        self,
-        checkpoint: dict[str, Any],
-        path: str | os.PathLike[str],
-        storage_options: Any = None,  # noqa: ARG002  # Lightning's signature
-    ) -> None:
-        """Write a checkpoint."""
-        write_checkpoint(checkpoint, Path(path))
+
+def _continued_table(folder: Path, resumed_at: int | None) -> CSVLogger | None:
+    """Return a logger with the rows of the newest table before a step; None without a table."""
+    table = None if resumed_at is None else _newest(folder / "csv", "metrics.csv")
+    if table is None or resumed_at is None:
+        return None
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_at]
+    logger = CSVLogger(folder, name="csv", version=table.parent.name)
+    with warnings.catch_warnings():
+        # Lightning deletes the table that is there: its rows are written again at once
+        warnings.filterwarnings("ignore", message="Experiment logs directory")
+        writer = logger.experiment
+    if isinstance(writer, ExperimentWriter):  # ranks other than the first have a dummy
+        for row in rows:
+            writer.metrics.append({name: float(value) for name, value in row.items() if value})
+            writer.metrics[-1]["step"] = int(row["step"])
+        logger.save()
+    return logger
+
+
+def _newest(folder: Path, inside: str) -> Path | None:
+    """Return `version_N/inside` of the highest N below a folder."""
+    found = [path for path in folder.glob("version_*") if (path / inside).exists()]
+    numbered = {int(path.name[8:]): path / inside for path in found if path.name[8:].isdigit()}
+    return numbered[max(numbered)] if numbered else None
 
 
 def has_tensorboard() -> bool:
@@ -273,7 +330,7 @@ def has_tensorboard() -> bool:
 
 
 def precision_of(name: str, accelerator: str) -> Any:
-    """Return Lightning's word for a precision.
+    """Return the `precision` argument of `lightning.Trainer`.
 
     `mixed` is float16 on a GPU and bfloat16 on a CPU. `auto` is the same, but float32 on a CPU
     that has no instructions for bfloat16: there it is several times slower.
@@ -288,10 +345,13 @@ def precision_of(name: str, accelerator: str) -> Any:
 
 
 def _computes_bfloat16() -> bool:
-    try:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (AttributeError, RuntimeError):  # a build of torch without oneDNN
-        return False
+    """Tell whether the CPU has instructions for bfloat16; without them it is emulated, slowly.
+
+    oneDNN's own answer is true for any AVX-512.
+    """
+    known = getattr(torch.cpu, "get_capabilities", None)  # absent from older torch: not known
+    capabilities = {} if known is None else known()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def require_writable(folder: Path) -> None:
@@ -316,17 +376,16 @@ def require_unused(folder: Path) -> None:
             )
 
 
-def require_same_network(module: DBNetModule, checkpoint: str | Path) -> None:
+def require_same_network(module: DBNetModule, checkpoint: Checkpoint) -> None:
     """Refuse to resume a network of another shape, before torch lists every tensor of it."""
-    was: dict[str, Any] = read_checkpoint(checkpoint)[KEY]["model"]
-    now = module.net.config.to_json()
+    was, now = checkpoint.model.to_json(), module.net.config.to_json()
     lines = [
         f"  {name}: {was.get(name)} -> {now[name]}" for name in now if was.get(name) != now[name]
     ]
     if lines:
         listed = "\n".join(lines)
         raise SchemaError(
-            f"{checkpoint} is of another network (checkpoint -> here):\n{listed}\n"
+            f"{checkpoint.path} is of another network (checkpoint -> here):\n{listed}\n"
             "Resume with the options that it was trained with"
         )
 

@@ -19,7 +19,7 @@ from ocrstore.evaluation.polygons import Paths, area_of, combine, intersection_a
 
 Floats = npt.NDArray[np.float64]
 
-_AREA_PRECISION = 0.3  # how much of a detection must lie in a word to be about it
+_AREA_PRECISION = 0.3  # share of a detection's area inside a word that makes them a pair
 _VERTICAL = 0.5  # words narrower than this part of their height are read downwards
 _MAX_CHARACTERS = 10  # at most so many are guessed from a region's shape
 
@@ -56,7 +56,7 @@ def score_characters(
     ignored: Sequence[bool] | npt.NDArray[np.bool_],
     texts: Sequence[str | None],
 ) -> CharacterScore:
-    """Count one picture. A word's characters stand evenly along its middle line.
+    """Count one picture; characters are taken as evenly spaced along a word's middle line.
 
     A word without a text has as many characters as its shape suggests.
     """
@@ -103,7 +103,7 @@ def _guess_length(points: Floats) -> int:
 
 
 def _guess_false_length(points: Floats) -> int:
-    # the measure's own program counts the characters of a false detection downwards only
+    # the authors' program counts the characters of a false detection downwards only
     return min(round(0.5 + 1 / (1e-5 + _aspect(points))), _MAX_CHARACTERS)
 
 
@@ -123,7 +123,7 @@ def _centres(points: Floats, length: int) -> Floats:
 
 
 def _inside(polygons: list[Floats], points: Floats) -> npt.NDArray[np.bool_]:
-    """Say which points lie in which polygons, by counting the edges to the right of each.
+    """Return (polygons, points) flags of points inside, by counting the edges to their right.
 
     Half-open, so that a character on the line between two detections belongs to one of them.
     """

@@ -358,7 +358,7 @@ def _detect_by_db_rules(
     return Detections(tuple(polygons), np.asarray(scores, np.float32))
 
 
-def _smallest_rectangle(points: npt.NDArray[np.int32]) -> tuple[Floats, float]:
+def _smallest_rectangle(points: Any) -> tuple[Floats, float]:
     """Return (4, 2) corners, clockwise from the upper left one, and the shorter side's length."""
     rectangle = cv2.minAreaRect(points)
     corners = cv2.boxPoints(rectangle)
@@ -405,7 +405,8 @@ def _to_whole_pixels(
     if matrix is None:
         size = size or (width, height)
         # in float32 and in this order, as the authors do: a half may round to either side
-        box = box / np.array((width, height), np.float32) * np.array(size, np.float32)
+        whole, target = np.array((width, height), np.float32), np.array(size, np.float32)
+        box = np.multiply(np.divide(box, whole), target)
     else:
         box = transform_points(matrix, box).astype(np.float32)
     rounded = np.round(box)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from ocrstore.building.build import build
@@ -115,6 +117,21 @@ def test_ctrl_c_is_an_interrupt_that_names_the_checkpoint(store, tmp_path, monke
     run("train", store, "--out", tmp_path / "d", "--epochs", 3, *SMALL, *QUICK, code=130)
     assert (tmp_path / "d" / "last.ckpt").is_file()
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_sigterm_is_one_line_that_names_the_checkpoint(store, tmp_path, monkeypatch):
+    """Exit code 143; last.ckpt is of the step during which the signal came."""
+
+    def terminate(module, batch, batch_idx):
+        if module.trainer.global_step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(DBNetModule, "on_train_batch_start", terminate)
+    out = tmp_path / "e"
+    printed = run("train", store, "--out", out, "--epochs", 3, *SMALL, *QUICK, code=143)
+    lines = [line for line in printed.splitlines() if line]
+    assert len(lines) == 1 and f"--resume {out / 'last.ckpt'}" in lines[0], printed
+    assert torch.load(out / "last.ckpt", weights_only=True)["global_step"] == 2
 
 
 def test_what_cannot_be_trained_is_said_before(store, trained, drawn_folder, tmp_path):
@@ -301,7 +318,7 @@ def test_wrong_use_is_explained(store, tmp_path):
     """One of --checkpoint and --oracle; a known precision; a known view."""
     import click
 
-    with pytest.raises(click.UsageError, match="one of them"):
+    with pytest.raises(click.UsageError, match="either --checkpoint or --oracle"):
         run("eval", store)
     with pytest.raises(SchemaError, match="unknown precision"):
         precision_of("64", "cpu")

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from ocrstore.dbnet.callbacks import PredictionPictures
 from ocrstore.dbnet.checkpoint import Provenance
-from ocrstore.dbnet.module import DBNetModule, PolynomialSchedule, PredictionPictures
+from ocrstore.dbnet.module import DBNetModule, PolynomialSchedule
 from ocrstore.dbnet.predict import Detector
 from ocrstore.errors import RecipeMismatchError, SchemaError
 from ocrstore.evaluation.ground_truth import ground_truth_of
@@ -165,12 +166,3 @@ def test_truths_are_moved_to_picture_coordinates(bars_loader):
     truth = ground_truth_of(batch)
     np.testing.assert_allclose(truth.polygons[1][0], batch["polygons"][1][0] * 2)
     assert truth.sizes == [(128, 128)] * 2 and truth.keys == ["bar-0.jpg", "bar-1.jpg"]
-
-
-def test_a_foreign_checkpoint_is_refused(tmp_path):
-    """A file of tensors that `ocrstore train` has not written says so."""
-    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    with pytest.raises(SchemaError, match="no checkpoint of `ocrstore train`"):
-        Detector.load(tmp_path / "other.ckpt")
-    with pytest.raises(SchemaError, match="no checkpoint at"):
-        Detector.load(tmp_path / "absent.ckpt")

@@ -1,6 +1,9 @@
 """The upper bound: a store's own maps through post-processing, without any training."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,21 @@ def test_a_store_without_maps_is_refused(drawn_folder, tmp_path):
         upper_bound(open_store(out))
     with pytest.raises(SchemaError, match="no view '960'; it has 96"):
         upper_bound(open_store(out), view="960")
+
+
+def test_the_command_needs_no_torch(drawn_folder, tmp_path):
+    """`eval --oracle` runs in a Python in which importing torch fails."""
+    out = tmp_path / "drawn.ocrs"
+    build(drawn_folder / "images", out, size=320, columns=COLUMNS, workers=0)
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'lightning', 'torchmetrics'): sys.modules[name] = None\n"
+        "from ocrstore.cli import main\n"
+        f"sys.argv = ['ocrstore', 'eval', {str(out)!r}, '--oracle', '--json']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["hmean"] == upper_bound(open_store(out)).icdar.hmean
 
 
 @pytest.mark.pictures
