@@ -82,9 +82,9 @@ class Augmentation:
         corners = _CORNERS * np.array((width, height), np.float32)
         points = np.concatenate([*annotation.polygons, corners], dtype=np.float32)
         self._chance.draw((_random_number(), row, _rank()))
-        lap("sample")
+        lap("annotations")
         result = self.transform(image=image, keypoints=points)
-        lap("composition")
+        lap("keypoints")
         if "keypoints" not in result:
             raise SchemaError("the transform returned no keypoints: maps could not follow it")
         moved = np.asarray(result["keypoints"], np.float64).reshape(-1, 2)

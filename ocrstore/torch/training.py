@@ -59,14 +59,14 @@ class TrainingView:
                 annotation = Annotation(
                     polygons_in_view(view, row), annotation.ignored, annotation.texts
                 )
-            lap("sample")
+            lap("annotations")
             picture = self._picture(row)
             lap("picture")
             made = self._augment(picture, annotation, row=number)
             # what was planned is drawn into memory of its own, that is used again
             planned = not self._augment.writes
             computed = Computed(image=made.image if planned else keep(made.image))
-            lap("sample")
+            lap("annotations")
             computed.update(self._draw(made.image.shape, made.annotation))
         except StoreChangedError:
             raise  # no fault of the transform
@@ -120,7 +120,7 @@ class TrainingView:
             shape[1],
             params=self._map_params(),
         )
-        lap("maps")
+        lap("map drawing")
         drawn = {name: getattr(maps, name) for name in self._maps}
         halved = {
             name: keep_half(array) if array.dtype == np.float32 else array
