@@ -83,7 +83,7 @@ def test_the_facts_for_programs(run, built):
         "total": 7,
         "ignored": 2,
         "too_small": {"64": 2},  # `small` and `tiny`
-        "samples_without": 2,  # c.jpg, and f.jpg that no annotation speaks of
+        "samples_without": 2,  # c.jpg, and f.jpg without an annotation
     }
     assert facts["source"]["state"] == "up to date"
     assert facts["source"]["images"] == str(built.parent / "images")
@@ -369,7 +369,7 @@ def test_diff_of_stores_with_nothing_in_common(run, built, tmp_path):
     """Other columns, other samples: still one answer."""
     other = bare_store(tmp_path / "bare.ocrs")
     code, out, _ = run(built, "--diff", other)
-    assert code == 1 and "no sample is in both" in out and "recipe: removed" in out
+    assert code == 1 and "no sample in common" in out and "recipe: removed" in out
 
 
 def test_options_that_exclude_each_other(run, built):
