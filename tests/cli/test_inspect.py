@@ -165,7 +165,7 @@ def test_only_files_of_the_index_are_looked_up(run, tmp_path, monkeypatch):
     passwd = Path("/etc/passwd").stat()
     facts = {"source_nbytes": passwd.st_size, "source_mtime_ns": passwd.st_mtime_ns}
     with ocrstore.create(path, {"a": ocrstore.Column("int8", (2,))}, metadata=metadata) as writer:
-        for key in ("etc/passwd", "../etc/passwd", "/etc/passwd", "etc", "no/such"):
+        for key in ("etc/passwd", "../etc/passwd", "/etc/passwd", "etc", "no/such", "nul\\x00"):
             writer.append(key, {"a": np.zeros(2, np.int8)}, attributes=facts)
     opened = []
     scandir = os.scandir
@@ -178,7 +178,7 @@ def test_only_files_of_the_index_are_looked_up(run, tmp_path, monkeypatch):
     source = json.loads(run(path, "--json")[1])["source"]
     assert opened == []
     assert (source["state"], source["listed"], source["pictures"]) == ("newer", False, 1)
-    assert source["gone"] == ["etc", "no/such"]  # a folder is no picture
+    assert source["gone"] == ["etc", "no/such", "nul\\x00"]  # a folder is no picture
     assert "new pictures were not looked for" in " ".join(run(path)[1].split())
     (tmp_path / "empty").mkdir()
     run(path, "--source", tmp_path / "empty")
