@@ -15,7 +15,7 @@ _listener: Listener | None = None
 
 
 def lap(what: object) -> None:
-    """Say that the time since the last lap was spent on `what`: a transform or a word."""
+    """Say what the time since the last lap was spent on: a transform, or a word to show."""
     if _listener is not None:
         _listener(what)
 

@@ -63,7 +63,7 @@ class PlannedComposition:
         try:
             shown = self._plan.begin(image)
             result: dict[str, Any] = self._tree(image=shown, keypoints=keypoints)
-            lap("composition")
+            lap("keypoints")
             result["image"] = self._plan.draw(result["image"])
         finally:
             self._plan.picture = None
@@ -115,7 +115,7 @@ class _Leaf:
         self._decides_as_usual = _decides_as_usual(transform)
 
     def __call__(self, *, force_apply: bool = False, **data: Any) -> dict[str, Any]:
-        lap("composition")
+        lap("keypoints")
         result = self._apply(force_apply, data)
         lap(self.transform)
         return result

@@ -277,7 +277,7 @@ class PlannedPicture:
         wanted.reverse()
         size = (self._pixels.shape[0], self._pixels.shape[1])
         region = Region(self._pixels, Rect.whole(size), size)
-        lap("composition")
+        lap("keypoints")
         for (step, transform), part in zip(self._steps, wanted[1:], strict=True):
             region = step.draw(region, part)
             lap(transform)
@@ -285,5 +285,5 @@ class PlannedPicture:
         if not drawn.flags.writeable or np.may_share_memory(drawn, self._pixels):
             drawn = drawn.copy()
         # a crop is a view: this copy is what it costs
-        lap(self._steps[-1][1] if self._steps else "composition")
+        lap(self._steps[-1][1] if self._steps else "keypoints")
         return drawn

@@ -6,10 +6,17 @@ import dataclasses
 from pathlib import Path
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import STORE, console, counted, explain_missing, human_bytes, print_json
+from ocrstore.cli.console import (
+    STORE,
+    console,
+    counted,
+    explain_missing,
+    human_bytes,
+    print_json,
+    shown,
+)
 
 _ENOUGH_SHM = 256 * 2**20
 
@@ -21,29 +28,29 @@ _ENOUGH_SHM = 256 * 2**20
     type=click.IntRange(0),
     default=4,
     show_default=True,
-    help="Worker processes of the loader that is measured; 0 reads in its own process.",
+    help="Worker processes of the DataLoader; 0 loads in the main process.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(1),
     default=16,
     show_default=True,
-    help="Samples in a batch of that loader.",
+    help="Samples in a batch.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) -> int:
-    """Tell what training from a store costs on this machine.
+    """Measure the memory that training from a store takes on this machine.
 
-    Runs one epoch of a DataLoader in a fresh process and adds up what it and its workers take,
-    beside the same without a store, in a process with the same packages loaded; says
-    how much of the store is in the page cache, and whether memory will hold it.
+    Runs one epoch of a DataLoader in a fresh process and compares the memory of it and its workers
+    with that of a process that only imports the same packages. Shows how much of the store is in
+    the page cache, and whether memory is large enough for it.
 
     \b
     Examples:
       ocrstore doctor val.ocrs
       ocrstore doctor train.ocrs --workers 8 --json
 
-    Exit code 1 if memory or a limit will not hold what an epoch reads.
+    Exit code 1 if an epoch reads more than fits into memory or the control group's limit.
     """
     with explain_missing("doctor", "torch"):
         from ocrstore.torch.doctor import FINDERS, diagnose
@@ -54,7 +61,7 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
         return 1 if found.fits is False else 0
     out = console()
     out.print(
-        f"[bold]{escape(found.path)}[/]: {counted(found.samples, 'sample')},"
+        f"[bold]{shown(found.path)}[/]: {counted(found.samples, 'sample')},"
         f" {human_bytes(found.file_nbytes)}; an epoch of its view reads"
         f" {human_bytes(found.view_nbytes)}"
     )
@@ -74,7 +81,7 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
         with_workers = counted(workers, "worker")
         table = Table(title=f"after one epoch with {with_workers}, all processes together")
         table.add_column("")
-        for name in ("own memory", "shared memory", "pages of files", "PSS", "RSS"):
+        for name in ("private", "shared", "file pages", "PSS", "RSS"):
             table.add_column(name, justify="right")
         for name, memory in (("torch, Arrow alone", found.bare), ("with the store", found.store)):
             sizes = (
@@ -87,13 +94,13 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
             table.add_row(name, *(human_bytes(size) for size in sizes))
         out.print(table)
         out.print(
-            f"The store adds {human_bytes(found.worker_nbytes or 0)} per process to memory of its"
-            f" own; at most {human_bytes(found.shm_growth or 0)} of shared memory was in use."
+            f"The store adds {human_bytes(found.worker_nbytes or 0)} of private memory per process;"
+            f" at most {human_bytes(found.shm_growth or 0)} of shared memory was in use."
         )
         out.print(
-            "RSS counts a page once for every process that maps it, so it grows with each worker;"
-            " PSS shares it out and adds up to what is really used. Pages of files are the page"
-            " cache: one copy for all processes, and the kernel takes it back when it must.",
+            "RSS counts a shared page in every process that maps it, so it grows with each worker;"
+            " PSS divides it among them and adds up to the memory really used. File pages are the"
+            " page cache: one copy for all processes, which the kernel drops when memory is short.",
             style="dim",
         )
     out.print(f"batches: {found.strategy}; {FINDERS.get(found.finder, 'mapped or copied anew')}")
@@ -104,14 +111,14 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
         )
     if found.fits is False:
         out.print(
-            "[red]✗[/] Memory will not hold what an epoch reads: every epoch reads from disk. Use"
+            "[red]✗[/] An epoch does not fit into memory, so every epoch reads from disk. Use"
             " WindowShuffleSampler, fewer columns, or a codec (docs/training.md)."
         )
         return 1
     if found.fits is None:
-        out.print("[dim]· this system does not tell whether memory will hold it[/]")
+        out.print("[dim]· the free memory of this system is unknown[/]")
     else:
         out.print(
-            "[green]✓[/] Memory holds what an epoch reads: after the first, no disk is needed."
+            "[green]✓[/] An epoch fits into memory: after the first one nothing is read from disk."
         )
     return 0

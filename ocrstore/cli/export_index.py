@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import STORE, TARGET, console, counted
+from ocrstore.cli.console import STORE, TARGET, console, counted, shown
 from ocrstore.export import FORMATS, export_index
 from ocrstore.store import Store
 
@@ -18,14 +18,14 @@ from ocrstore.store import Store
     "--format",
     "format_",
     type=click.Choice(FORMATS),
-    help="What to write; by default what the target's ending says.",
+    help="File format; by default from the suffix of TARGET.",
 )
-@click.option("--generation", type=int, help="An older generation instead of the newest.")
-@click.option("--overwrite", is_flag=True, help="Replace the target if it exists.")
+@click.option("--generation", type=int, help="Export an older generation.")
+@click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
 def export_index_command(
     store: Path, target: Path, format_: str | None, generation: int | None, overwrite: bool
 ) -> None:
-    """Write the index (keys, places, attributes) as parquet, arrow or csv.
+    """Export the index (keys, offsets, attributes) as parquet, arrow or csv.
 
     \b
     Examples:
@@ -37,9 +37,9 @@ def export_index_command(
     """
     format_ = format_ or target.suffix.lstrip(".").lower()
     if format_ not in FORMATS:
-        raise click.UsageError(f"{target}: name a format with --format: {', '.join(FORMATS)}.")
+        raise click.UsageError(f"{target}: unknown suffix; give --format {' or '.join(FORMATS)}.")
     if target.exists() and not overwrite:
-        raise click.UsageError(f"{target}: exists; pass --overwrite to replace it.")
+        raise click.UsageError(f"{target}: already exists; replace it with --overwrite.")
     with Store(store, generation=generation) as opened:
         export_index(opened, target, format=format_)
-        console().print(f"[green]✓[/] {target}: {counted(len(opened), 'sample')}")
+        console().print(f"[green]✓[/] {shown(target)}: {counted(len(opened), 'sample')}")

@@ -21,12 +21,14 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.command("inspect")
 @click.argument("store", type=STORE)
 @click.argument("key", required=False)
-@click.option("--full", is_flag=True, help="Read the whole file, as `ocrstore verify` does.")
-@click.option("--diff", "other", type=STORE, help="What differs from here to another store.")
-@click.option("--source", type=FOLDER, help="The pictures, where they are not where they were.")
+@click.option("--full", is_flag=True, help="Check every byte, as `ocrstore verify` does.")
+@click.option("--diff", "other", type=STORE, help="Compare with another store.")
+@click.option(
+    "--source", type=FOLDER, help="Folder of the pictures, to look for new and changed ones."
+)
 @click.option("--no-picture", is_flag=True, help="Do not print the picture of a sample.")
-@click.option("--generation", type=int, help="An older generation instead of the newest.")
-@click.option("--json", "as_json", is_flag=True, help="Print the facts for programs.")
+@click.option("--generation", type=int, help="Show an older generation.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect_command(
     store: Path,
     key: str | None,
@@ -37,10 +39,10 @@ def inspect_command(
     generation: int | None,
     as_json: bool,
 ) -> int:
-    """Say what is in a store, where it came from, whether it is sound, and what it costs.
+    """Show what a store contains, its origin, integrity and size.
 
-    With KEY: one sample's facts, and its picture where the terminal can show one. Payload is read
-    for that picture and with --full only.
+    With KEY: one sample, with its picture in a terminal that has colours. Payload is read for that
+    picture and with --full only.
 
     \b
     Examples:
@@ -53,9 +55,9 @@ def inspect_command(
     Exit code 1 if the store is damaged, or with --diff if the stores differ.
     """
     if other is not None and (key is not None or full):
-        raise click.UsageError("--diff compares whole stores; leave out KEY and --full.")
+        raise click.UsageError("--diff compares whole stores: leave out KEY and --full.")
     if key is not None and full:
-        raise click.UsageError("--full checks the whole store; leave out KEY.")
+        raise click.UsageError("--full checks the whole store: leave out KEY.")
     with Store(store, generation=generation) as opened:
         if other is not None:
             with Store(other) as second:

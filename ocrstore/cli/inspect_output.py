@@ -38,7 +38,7 @@ _MARKS = {
 
 
 def print_facts(facts: Facts, verification: Verification | None) -> None:
-    """Print what a store is, where it came from, whether it is sound and what it costs."""
+    """Print content, origin, integrity and size of a store."""
     out = console()
     summary = facts.summary
     out.print(f"[bold]{shown(summary.path)}[/]  [dim]{_what(summary)}[/]")
@@ -151,13 +151,13 @@ def _unfinished(found: Unfinished) -> str:
     work = f"{counted(found.samples, 'sample')}, {human_bytes(found.nbytes)}"
     what = f"[yellow]![/] {work}, not published; "
     if found.obstacle:
-        return what + f"no use any more: {shown(found.obstacle)}"
-    return what + "the command that was interrupted goes on with it, `ocrstore compact` drops it"
+        return what + f"cannot be resumed: {shown(found.obstacle)}"
+    return what + "run the interrupted command again to finish it, or `ocrstore compact` to drop it"
 
 
 def _cached(summary: Summary) -> str:
     if summary.resident_nbytes is None:
-        return "unknown on this system"
+        return "unknown (no system call for it)"
     share = summary.resident_nbytes / summary.nbytes
     return f"{human_bytes(summary.resident_nbytes)} of {human_bytes(summary.nbytes)} ({share:.0%})"
 
@@ -333,7 +333,7 @@ def print_difference(difference: Difference) -> None:
     if columns.row_count:
         out.print(columns)
     if not difference.shared:
-        out.print("no sample is in both", style="dim")
+        out.print("no sample in common", style="dim")
     elif any(same.values()):
         words = (
             f"{counted(same['column'], 'column')} and {counted(same['attribute'], 'attribute')} "

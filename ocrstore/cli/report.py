@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
-from ocrstore.cli.console import STORE, TARGET, console, human_bytes
+from ocrstore.cli.console import STORE, TARGET, console, human_bytes, shown
 from ocrstore.report import SAMPLES, write_report
 from ocrstore.store import Store
 
@@ -18,21 +17,21 @@ from ocrstore.store import Store
     "--out",
     required=True,
     type=TARGET,
-    help="The HTML file; one that is there is replaced.",
+    help="HTML file to write; an existing one is replaced.",
 )
 @click.option(
     "--samples",
     type=click.IntRange(0),
     default=SAMPLES,
     show_default=True,
-    help="Pictures on the contact sheet, chosen for variety.",
+    help="Pictures on the contact sheet.",
 )
-@click.option("--generation", type=int, help="An older generation instead of the newest.")
+@click.option("--generation", type=int, help="Report on an older generation.")
 def report_command(store: Path, out: Path, samples: int, generation: int | None) -> None:
-    """Write a report on a store: one HTML file to open, send and keep.
+    """Write a report on a store: one self-contained HTML file.
 
-    A contact sheet with polygons and maps, distributions, what the build reported, and the samples
-    that are worth a look. It needs no network and no other file.
+    It has a contact sheet with polygons and maps, distributions, suspicious samples, the problems
+    that the build reported, and the columns.
 
     \b
     Examples:
@@ -40,7 +39,7 @@ def report_command(store: Path, out: Path, samples: int, generation: int | None)
       ocrstore report val.ocrs --out report.html --samples 200
     """
     if out.exists() and out.samefile(store):
-        raise click.UsageError(f"--out {out} is the store itself; name another file.")
+        raise click.UsageError(f"--out {out} is the store itself: name another file.")
     with Store(store, generation=generation) as opened:
         nbytes = write_report(opened, out, samples=samples)
-    console().print(f"[green]✓[/] {escape(str(out))}, {human_bytes(nbytes)}")
+    console().print(f"[green]✓[/] {shown(out)}, {human_bytes(nbytes)}")

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
 from ocrstore.cli.console import (
     STORE,
@@ -15,16 +14,17 @@ from ocrstore.cli.console import (
     human_bytes,
     print_json,
     progress_bar,
+    shown,
 )
 
 
 @click.command("warm")
 @click.argument("store", type=STORE)
-@click.option("--view", help="The view to read; the default one if not given.")
-@click.option("--column", "columns", multiple=True, help="A column to read; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+@click.option("--view", help="View to read; by default the store's default view.")
+@click.option("--column", "columns", multiple=True, help="Column to read; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def warm_command(store: Path, view: str | None, columns: tuple[str, ...], as_json: bool) -> int:
-    """Read a view's columns into the page cache, so that the first epoch is as fast as the others.
+    """Read the columns of a view into the page cache, so that the first epoch is fast, too.
 
     \b
     Examples:
@@ -43,7 +43,7 @@ def warm_command(store: Path, view: str | None, columns: tuple[str, ...], as_jso
     else:
         out = console()
         out.print(
-            f"[green]✓[/] {human_bytes(nbytes)} of {escape(str(store))} are in the page cache"
+            f"[green]✓[/] {human_bytes(nbytes)} of {shown(store)} are in the page cache"
             f" ({seconds:.1f} s)"
         )
     return 0

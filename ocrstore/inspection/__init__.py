@@ -1,5 +1,4 @@
-"""Looking at a store: its facts, its integrity, its source, its samples, and what differs.
+"""Read facts about a store from its manifest, index and extent headers, as records.
 
-Everything here reads manifest, index and extent headers, needs the core dependencies only, and
-gives records; the command line prints them. Payload is read for one sample's picture.
+Needs the core dependencies only. Payload is read for the picture of a single sample.
 """

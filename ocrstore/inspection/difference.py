@@ -1,4 +1,4 @@
-"""What differs between two stores: recipes, samples and content, from manifests and indexes."""
+"""Compare two stores by their manifests and indexes: recipes, samples, content."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ocrstore.inspection.views import views_of
 from ocrstore.jsondiff import diff_json
 from ocrstore.store import Store
 
-# a file's time and what follows from deriving say nothing about content
+# the time of a file is not content
 _NOT_COMPARED = {"source_mtime_ns"}
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDifference:
-    """How one column, or one attribute, differs over the samples that both stores have."""
+    """The difference in one column or attribute, over the samples that both stores have."""
 
     name: str
     kind: str
@@ -34,28 +34,28 @@ class ColumnDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """From one store to the other."""
+    """What differs from the first store to the second."""
 
     one: str
     other: str
     same_content: bool
     """Whether the content fingerprints are equal."""
     recipes: tuple[str, ...]
-    """Field by field, in words."""
+    """One line for each field that differs."""
     shared: int
     """Samples that both have; columns and attributes are compared over these."""
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
-    """Samples in both, of which a row or an attribute differs."""
+    """Samples in both stores of which a row or an attribute differs."""
     reordered: bool
     columns: tuple[ColumnDifference, ...]
     build: tuple[str, ...] = ()
-    """Where and by what they were built, as far as that differs."""
+    """Differences in source folders, decoders and versions; `any` does not count them."""
 
     @property
     def any(self) -> bool:
-        """Whether recipes, samples or content differ; where they were built is no difference."""
+        """Return whether recipes, samples or content differ."""
         return bool(
             self.recipes
             or self.added
@@ -66,12 +66,12 @@ class Difference:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Describe it in JSON terms."""
+        """Return it in JSON types."""
         return {"differs": self.any, **asdict(self)}
 
 
 def compare_stores(one: Store, other: Store) -> Difference:
-    """Compare by row hashes and attributes; no payload is read."""
+    """Compare two stores by row hashes and attributes; no payload is read."""
     rows = {key: row for row, key in enumerate(other.keys)}
     ours = set(one.keys)
     shared = [key for key in one.keys if key in rows]

@@ -1,4 +1,4 @@
-"""Everything `ocrstore inspect` answers about a store, as one record; no payload is read."""
+"""Gather what `ocrstore inspect` shows about a store; no payload is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ocrstore.verification import Integrity, check_headers
 
 @dataclass(frozen=True, slots=True)
 class ColumnSummary:
-    """One column's spec and cost."""
+    """Type, shape and size of one column."""
 
     name: str
     spec: Column
@@ -37,7 +37,7 @@ class ColumnSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Facts about one generation of a store."""
+    """Sizes, columns and history of one generation of a store."""
 
     path: str
     nbytes: int
@@ -50,15 +50,15 @@ class Summary:
     attributes: dict[str, str]
     history: tuple[dict[str, Any], ...]
     resident_nbytes: int | None
-    """Bytes in the page cache; None where the system does not tell."""
+    """Bytes in the page cache; None where the system has no call for it."""
 
     @property
     def live_nbytes(self) -> int:
-        """Bytes of the rows of this generation."""
+        """Return the bytes of the rows of this generation."""
         return sum(column.stored_nbytes for column in self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Describe everything in JSON terms."""
+        """Return everything in JSON types."""
         return {
             "path": self.path,
             "nbytes": self.nbytes,
@@ -87,36 +87,36 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Polygons:
-    """How many polygons there are, and what becomes of them."""
+    """Numbers of polygons: in all, ignored, too small."""
 
     total: int
     ignored: int
-    """By the source."""
+    """Marked as ignored in the source."""
     too_small: Mapping[str, int]
-    """By view: not ignored by the source, but under the recipe's limit there."""
+    """View -> polygons that count in the source but are smaller than the recipe's limit."""
     samples_without: int
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a store is, where it came from, whether it is sound, and what it costs."""
+    """Content, origin, integrity and size of a store."""
 
     summary: Summary
     views: tuple[StoredView, ...]
     polygons: Polygons | None
-    """None where the store has no polygons attribute."""
+    """None if the store has no polygons attribute."""
     source: Mapping[str, Any]
     """What the build recorded about its source."""
     decoders: Mapping[str, str]
     problems: Mapping[str, int]
     source_status: SourceStatus | None
-    """None where the source was not looked at."""
+    """None if the source was not checked."""
     integrity: Integrity
     unfinished: Unfinished | None
-    """What was begun and is not published; it is no part of the store yet."""
+    """An interrupted or running write that is not published yet."""
 
     def to_json(self) -> dict[str, Any]:
-        """Describe everything in JSON terms."""
+        """Return everything in JSON types."""
         return {
             **self.summary.to_json(),
             "nbytes_per_sample": (
@@ -179,7 +179,7 @@ def _count_polygons(store: Store, views: tuple[StoredView, ...]) -> Polygons | N
 
 
 def summarize(store: Store) -> Summary:
-    """Gather the facts; no payload is read."""
+    """Summarize the generation that is open."""
     snapshot = store.snapshot
     manifest = snapshot.manifest
     return Summary(

@@ -1,4 +1,4 @@
-"""The polygons of all samples as flat arrays, measured from the index alone."""
+"""Read the polygons of all samples from the index into flat arrays."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ class PolygonStats:
 
     samples: int
     width: Ints
-    """Of each picture; 0 where the store does not say."""
+    """Of each picture; 0 if unknown."""
     height: Ints
     orientation: Ints
-    """EXIF, 1 where the store does not say."""
+    """EXIF orientation; 1 if unknown."""
     annotated: Bools
     counts: Ints
-    """Polygons of each sample."""
+    """Number of polygons of each sample."""
     owner: Ints
-    """The sample of each polygon."""
+    """Row of the sample of each polygon."""
     ignored: Bools
-    """Whether the source says that the polygon is to be ignored."""
+    """Whether the source marks the polygon as ignored."""
     points: Floats
-    """(n, 2): the points of all polygons, one behind the other."""
+    """(n, 2): the points of all polygons, concatenated."""
     ends: Ints
-    """Where each polygon's points end."""
+    """End of each polygon in `points`."""
     boxes: Floats
-    """(polygons, 4): left, top, right, bottom of each polygon; NaN where it has no points."""
+    """(polygons, 4): left, top, right, bottom of each polygon; NaN without points."""
 
     @property
     def has_sizes(self) -> bool:
-        """Whether the pictures' sizes are known."""
+        """Return whether the sizes of the pictures are known."""
         return bool(self.width.any() and self.height.any())
 
     @property
     def has_polygons(self) -> bool:
-        """Whether there is any polygon."""
+        """Return whether there is any polygon."""
         return len(self.owner) > 0
 
     @property
     def box_sizes(self) -> Floats:
-        """(polygons, 2): width and height of each polygon's upright box, in picture pixels."""
+        """Return (polygons, 2): width and height of each bounding box, in picture pixels."""
         return self.boxes[:, 2:] - self.boxes[:, :2]
 
 
 def measure_polygons(store: Store) -> PolygonStats:
-    """Measure every polygon; no payload is read. Works for stores that have none."""
+    """Read all polygons of a store; no payload is read. Stores without polygons are fine."""
     table = store.index
     samples = len(store)
     names = set(store.snapshot.index.attributes.names)
@@ -89,9 +89,9 @@ def measure_polygons(store: Store) -> PolygonStats:
 
 
 def view_boxes(stats: PolygonStats, view: StoredView, store: Store) -> Floats | None:
-    """Return (polygons, 2): each box's width and height in a view; None if nobody can tell.
+    """Return (polygons, 2): width and height of each bounding box in a view; None if unknown.
 
-    Views that scale need the pictures' sizes only; others the stored matrices, which are small.
+    Views that only scale need the sizes of the pictures; others need the stored matrices.
     """
     scale = view_scales(stats, view.recipe)
     if scale is not None:
@@ -111,7 +111,7 @@ def view_boxes(stats: PolygonStats, view: StoredView, store: Store) -> Floats | 
 
 
 def view_scales(stats: PolygonStats, recipe: Mapping[str, Any]) -> Floats | None:
-    """Return (samples, 2): by what a recipe scales x and y; None for a pipeline."""
+    """Return (samples, 2): the factors by which a recipe scales x and y; None for a pipeline."""
     size = recipe.get("size")
     kind = recipe.get("geometry")
     if not isinstance(size, list) or kind not in ("longest", "stretch") or not stats.has_sizes:
@@ -135,7 +135,7 @@ def _numbers(table: pa.Table, name: str, names: set[str], samples: int, default:
 
 
 def _flat(table: pa.Table, name: str, names: set[str]) -> pa.Array | None:
-    """Return the elements of all lists in an attribute, one behind the other."""
+    """Return the elements of all lists of an attribute, concatenated."""
     if name not in names or not pa.types.is_list(table[name].type):
         return None
     array = table[name].combine_chunks()

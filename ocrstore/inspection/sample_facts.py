@@ -1,4 +1,4 @@
-"""One sample's facts: its picture, its polygons, its rows and what they hash to."""
+"""Gather what a store holds about one sample: attributes, polygons, rows, picture."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SampleRow:
 
 @dataclass(frozen=True, slots=True)
 class SampleFacts:
-    """What a store knows about one sample."""
+    """Attributes and rows of one sample."""
 
     path: str
     key: str
@@ -38,7 +38,7 @@ class SampleFacts:
 
     @property
     def polygons(self) -> list[npt.NDArray[np.float64]]:
-        """The polygons, each (n, 2), in the upright picture."""
+        """Return the polygons, each (n, 2), in pixels of the upright picture."""
         found = self.attributes.get("polygons")
         if not isinstance(found, list):
             return []
@@ -47,7 +47,7 @@ class SampleFacts:
 
     @property
     def ignored(self) -> list[bool]:
-        """Which polygons the source says to ignore."""
+        """Return for each polygon whether the source marks it as ignored."""
         flags = self.attributes.get("ignored")
         count = len(self.polygons)
         if not isinstance(flags, list) or len(flags) != count:
@@ -56,13 +56,13 @@ class SampleFacts:
 
     @property
     def texts(self) -> list[str | None]:
-        """The polygons' transcriptions."""
+        """Return the text of each polygon."""
         texts = self.attributes.get("texts")
         count = len(self.polygons)
         return list(texts) if isinstance(texts, list) and len(texts) == count else [None] * count
 
     def to_json(self) -> dict[str, Any]:
-        """Describe it in JSON terms."""
+        """Return it in JSON types."""
         return {
             "path": self.path,
             "key": self.key,
@@ -73,7 +73,7 @@ class SampleFacts:
 
 
 def sample_facts(store: Store, key: str) -> SampleFacts:
-    """Gather what is recorded about one sample; no payload is read."""
+    """Gather attributes and rows of one sample; no payload is read."""
     row = store.row(key)
     rows = []
     for name, spec in store.columns.items():
@@ -95,7 +95,7 @@ def sample_facts(store: Store, key: str) -> SampleFacts:
 
 @dataclass(frozen=True, slots=True)
 class SamplePicture:
-    """A sample's pixels, and where they are from."""
+    """The pixels of a sample and the column they are from."""
 
     pixels: npt.NDArray[np.uint8]
     """(H, W, 3) RGB, read-only."""
@@ -133,7 +133,7 @@ def picture_of(store: Store, row: int) -> SamplePicture | None:
 
 
 def _as_json(value: Any) -> Any:
-    """Turn what Arrow gives into what JSON takes."""
+    """Convert values of Arrow into JSON types."""
     if isinstance(value, dict):
         return {str(name): _as_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -103,7 +103,7 @@ def check_source_status(store: Store, *, source: Path | None = None) -> SourceSt
                 gone.append(key)
             elif not same(row, path, found):
                 changed.append(key)
-    except (SourceError, ValueError):  # ValueError: a path with a null byte
+    except SourceError:
         return SourceStatus(MISSING, images=str(folder))
     if source is not None:
         gone += rows
@@ -168,7 +168,7 @@ def _file_status(path: Path) -> os.stat_result | None:
     """Return the status of a regular file; None where there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - one call for each of many files
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name with a null character
         return None
     return found if stat.S_ISREG(found.st_mode) else None
 

@@ -1,4 +1,4 @@
-"""Shrink a picture, draw polygons on it, and print it with two pixels in each character."""
+"""Shrink a picture, draw polygons on it, and convert it to half blocks for a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNTED, IGNORED = (0, 230, 118), (255, 82, 82)
 
 
 def shrink(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Resize by averaging the pixels below each new one."""
+    """Resize by averaging the pixels that each new one covers."""
     rows = _bounds(pixels.shape[0], height)
     columns = _bounds(pixels.shape[1], width)
     # a huge picture is thinned first, so that averaging takes a bounded time
@@ -43,7 +43,7 @@ def draw_outlines(
     *,
     matrix: npt.NDArray[np.float64],
 ) -> Pixels:
-    """Return a copy with the polygons' edges drawn, one pixel wide; `matrix` places the points."""
+    """Return a copy with polygons outlined; `matrix` maps their points to pixels."""
     drawn = pixels.copy()
     height, width = drawn.shape[:2]
     for points, skip in zip(polygons, ignored):

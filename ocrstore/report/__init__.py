@@ -1,4 +1,4 @@
-"""A report on a store: one HTML file with pictures, distributions, problems and suspects."""
+"""Write a report on a store: one HTML file with pictures, distributions and problems."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SUSPECTS = 40
 
 
 def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECTS) -> str:
-    """Return the report as HTML; payload is read for the pictures that are shown only."""
+    """Return the report as HTML; payload is read only for the pictures shown."""
     try:
-        import cv2  # noqa: F401  # asked for here, so that the error says what to install
+        import cv2  # noqa: F401  # to say what to install
     except ImportError as exc:
         raise OCRStoreError(
-            "a report has pictures in it, which need OpenCV; pip install 'ocrstore[build]'"
+            "a report needs OpenCV for its pictures: pip install 'ocrstore[build]'"
         ) from exc
     from ocrstore.report import page as pages
     from ocrstore.report.contact_sheet import choose_varied, contact_sheet
@@ -68,7 +68,7 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
 
 
 def write_report(store: Store, out: Path, *, samples: int = SAMPLES) -> int:
-    """Write the report to a file, whole or not at all; returns its bytes."""
+    """Write the report to a file atomically; return its size in bytes."""
     data = make_report(store, samples=samples).encode()
     folder = out.absolute().parent
     try:
@@ -78,7 +78,7 @@ def write_report(store: Store, out: Path, *, samples: int = SAMPLES) -> int:
                 file.write(data)
             mask = os.umask(0)
             os.umask(mask)
-            Path(name).chmod(0o666 & ~mask)  # as if it had been opened, not made in secret
+            Path(name).chmod(0o666 & ~mask)  # mkstemp makes it 0600
             Path(name).replace(out)
         except BaseException:
             Path(name).unlink(missing_ok=True)

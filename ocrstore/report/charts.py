@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# what XML and HTML have no place for, and what would reorder the text around it
+# characters that XML and HTML do not allow, and those that reorder text
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]"
 )
@@ -28,7 +28,7 @@ class Markup(str):
 
 
 def escape(value: object) -> Markup:
-    """Return text as HTML that shows exactly it; markup stays as it is."""
+    """Escape text for HTML; markup is returned unchanged."""
     if isinstance(value, Markup):
         return value
     return Markup(html.escape(_UNPRINTABLE.sub("�", str(value)), quote=True))
@@ -47,13 +47,13 @@ def tag(name: str, /, *children: Any, **attributes: object) -> Markup:
 
 
 def join(children: Iterable[Any], *, between: str = "") -> Markup:
-    """Return several children as one piece; None is left out."""
+    """Concatenate children, leaving out None."""
     return Markup(between.join(escape(child) for child in children if child is not None))
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bin: how many, what it spans in words, and whether it is a warning."""
+    """One bin: count, tooltip, and whether it is drawn as a warning."""
 
     count: int
     title: str
@@ -158,7 +158,7 @@ def bubbles(points: Sequence[tuple[float, float, int]], *, label: str) -> Markup
 
 
 def stacked(parts: Sequence[tuple[str, int, str]], *, label: str) -> Markup:
-    """Draw one bar divided into named shares; each has a class for its colour."""
+    """Draw one bar divided into shares: (name, count, CSS class)."""
     total = sum(count for _, count, _ in parts) or 1
     x = 0.0
     drawn: list[Markup] = []
@@ -198,7 +198,7 @@ def half_octave_edges(anchor: float, low: int, high: int) -> npt.NDArray[np.floa
 
 
 def nice_ceiling(value: float) -> float:
-    """Return the next round number: 1, 2, 4, 5, 10 times a power of ten."""
+    """Round up to 1, 2, 4, 5 or 10 times a power of ten."""
     if value <= 1:
         return 1
     power = 10.0 ** math.floor(math.log10(value))
@@ -206,7 +206,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def percent(count: float, total: float) -> str:
-    """Write a share so that little is not nothing and almost all is not all."""
+    """Format a share; 0% and 100% mean exactly that."""
     if not total:
         return "0 %"
     share = 100 * count / total

@@ -30,7 +30,7 @@ _FAR = 1e6
 
 
 def choose_varied(stats: PolygonStats, count: int) -> list[int]:
-    """Choose rows for variety, in row order; always the same ones for the same store.
+    """Choose varied rows, in row order; deterministic for a store.
 
     Pictures are described by size, shape, number and heights of polygons, and share of ignored
     ones; each next choice is the one farthest from all before. A part of them are spread evenly,
@@ -78,7 +78,7 @@ def _features(stats: PolygonStats) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Thumbnail:
-    """A sample's picture made small, and its maps in the same frame."""
+    """A shrunk picture with its maps in the same frame."""
 
     uri: str
     width: int
@@ -96,7 +96,7 @@ def contact_sheet(
     view: StoredView | None,
     suspects: dict[int, Suspect],
 ) -> Markup:
-    """Draw the chosen samples; empty where the store has no picture column."""
+    """Draw the chosen samples; a note if the store has no picture column."""
     cards = []
     names: set[str] = set()
     has_polygons = "polygons" in store.snapshot.index.attributes.names
@@ -185,7 +185,7 @@ def _card(
 
 
 def _damaged(key: str, row: int, why: str) -> Markup:
-    """Say in place of a picture why there is none; a report is for finding such things."""
+    """Show the reason in place of a picture that cannot be read."""
     words = tag("span", f"cannot be shown: {why}", class_="odd")
     caption = tag("figcaption", tag("b", tag("bdi", key)), words)
     return tag("figure", caption, id=f"s{row}", class_="card")
@@ -217,7 +217,7 @@ def make_thumbnail(
     small = np.asarray(cv2.resize(found.pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
     overlays: dict[str, str] = {}
     if view is not None:
-        # overlays are smooth: half the size is enough
+        # maps are smooth: half the size is enough
         half = max(1, size[0] // 2), max(1, size[1] // 2)
         place = np.diag((half[0] / width, half[1] / height, 1.0))
         overlays = _overlays(store, row, view, found.to_pixels, place, half)
@@ -253,7 +253,7 @@ def _overlays(
         if name == "thresh_map":
             values = (values - lowest) / max(1e-6, 1.0 - lowest) * 1.4
         shrink = np.hypot(matrix[0, 0], matrix[1, 0])
-        if 0 < shrink < 1:  # warping does not average: without this, edges would be stairs
+        if 0 < shrink < 1:  # warping does not average: without a blur there would be aliasing
             values = np.asarray(cv2.GaussianBlur(values, (0, 0), 0.5 / shrink), np.float32)
         moved = cv2.warpPerspective(values, matrix, size, flags=cv2.INTER_LINEAR)
         picture = np.empty((size[1], size[0], 4), np.uint8)

@@ -1,4 +1,4 @@
-"""The distributions of a report: each a sentence with the figures and a chart of them."""
+"""The distributions of a report: a sentence and a chart for each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TURNS = {
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One figure of the report."""
+    """A chart of the report with its title and sentence."""
 
     title: str
     sentence: str
@@ -50,11 +50,11 @@ class Limit:
     view: str
     pixels: float
     sizes: Floats | None
-    """(polygons, 2): box width and height in the view; None where nobody can tell."""
+    """(polygons, 2): box width and height in the view; None if unknown."""
 
 
 def distributions(stats: PolygonStats, limit: Limit | None) -> Iterator[Distribution]:
-    """Yield what can be said about a store's pictures and polygons, from the index alone."""
+    """Yield the distributions of pictures and polygons that the index allows."""
     if stats.has_sizes:
         yield _picture_sizes(stats)
     if stats.has_polygons:

@@ -1,4 +1,4 @@
-"""The page: the parts of a report in their order, in one file that needs nothing beside it."""
+"""Put the sections of a report together as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def page(title: str, sections: Sequence[tuple[str, str, Markup]], lead: Markup) 
             tag("meta", charset="utf-8"),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
-            # nothing outside of this file is loaded, and the browser makes sure of it
+            # the browser refuses to load anything from outside of this file
             tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
             tag("meta", name="generator", content=f"ocrstore {__version__}"),
             tag("title", title),
@@ -54,7 +54,7 @@ def page(title: str, sections: Sequence[tuple[str, str, Markup]], lead: Markup) 
 
 
 def lead_in(facts: Facts) -> Markup:
-    """Write the head of the page: what this is, in figures and words."""
+    """Write the header: figures and origin of the store."""
     summary = facts.summary
     tiles = [_tile(f"{summary.samples:,}", "samples")]
     if facts.polygons is not None:
@@ -77,7 +77,7 @@ def lead_in(facts: Facts) -> Markup:
 
 
 def suspects_section(store: Store, suspects: Sequence[Suspect], *, shown: int) -> Markup:
-    """Rank the samples that a person should look at, with small pictures of the first ones."""
+    """List the suspicious samples, the first ones with pictures."""
     if not suspects:
         return tag("p", "Nothing suspicious was found.", class_="note good")
     counts = count_kinds(list(suspects))
@@ -117,7 +117,7 @@ def suspects_section(store: Store, suspects: Sequence[Suspect], *, shown: int) -
 
 
 def distributions_section(found: Sequence[Distribution]) -> Markup:
-    """Lay the charts out."""
+    """Arrange the charts."""
     if not found:
         return tag("p", "The index has neither sizes nor polygons.", class_="note")
     return tag(
@@ -163,7 +163,7 @@ def problems_section(
 
 
 def columns_section(facts: Facts) -> Markup:
-    """Tabulate the columns and their cost."""
+    """Write the table of columns and their sizes."""
     head = tag("tr", *(tag("th", name) for name in ("column", "type", "shape", "codec", "bytes")))
     rows = []
     for column in facts.summary.columns:

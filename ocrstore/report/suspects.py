@@ -1,4 +1,4 @@
-"""Samples that a person should look at, ranked: what is odd about them, and how much."""
+"""Find samples whose annotations look wrong, and rank them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ocrstore.report.distributions import Limit, shorter_sides
 from ocrstore.store import Store
 
 KINDS = {
-    "duplicate": "the same picture as another sample, byte by byte",
+    "duplicate": "the same picture as another sample (equal bytes)",
     "outside": "polygons that lie wholly outside of the picture",
-    "no-annotation": "no annotation speaks of the picture",
+    "no-annotation": "no annotation for this picture",
     "no-polygons": "annotated, but with no polygon at all",
     "tiny-text": "every polygon that counts is under the limit",
     "no-area": "polygons without an area",
@@ -35,7 +35,7 @@ _WEIGHTS = {
     "sticks-out": 0.5,
 }
 _MARGIN = 2.0
-"""Annotators click beside the edge; so many pixels outside are no reason to look."""
+"""Annotators click beside the edge; this many pixels outside are not reported."""
 
 
 @dataclass(slots=True)
@@ -50,12 +50,12 @@ class Suspect:
 
 
 def find_suspects(store: Store, stats: PolygonStats, limit: Limit | None) -> list[Suspect]:
-    """Return the suspicious samples, the worst first; from the index alone."""
+    """Return the suspicious samples, the worst first; no payload is read."""
     found: dict[int, Suspect] = {}
 
     def add(row: int, kind: str, reason: str, times: int = 1) -> None:
         suspect = found.setdefault(row, Suspect(row, store.keys[row]))
-        # the tenth polygon outside says little more than the first
+        # more polygons of a kind add little
         suspect.score += _WEIGHTS[kind] * (1 + 0.1 * min(times - 1, 10))
         suspect.kinds.append(kind)
         suspect.reasons.append(reason)

@@ -76,14 +76,14 @@ class AugmentedView:
             annotation = view.index_reader.annotation(row)
             if not self._whole:
                 annotation = annotation._replace(polygons=polygons_in_view(view, row))
-            lap("sample")
+            lap("annotations")
             picture = self._picture(row)
             lap("picture")
             made = self._augment(picture, annotation, row=number)
             # a transform that does not write to the picture has drawn into memory of its own
             copied = _copy(made.image) if self._augment.writes else made.image
             computed = Computed(image=copied)
-            lap("sample")
+            lap("annotations")
             computed.update(self._draw(made.image.shape, made.annotation))
         except StoreChangedError:
             raise  # not the fault of the transform
@@ -137,7 +137,7 @@ class AugmentedView:
             shape[1],
             params=self._map_params(),
         )
-        lap("maps")
+        lap("map drawing")
         drawn = {name: getattr(maps, name) for name in self._maps}
         converted = {
             name: _to_float16(array) if array.dtype == np.float32 else array
@@ -224,9 +224,9 @@ class Augmentation:
         corners = _CORNERS * np.array((width, height), np.float32)
         points = np.concatenate([*annotation.polygons, corners], dtype=np.float32)
         self._generators.seed((_random_number(), row, _rank()))
-        lap("sample")
+        lap("annotations")
         result = self.transform(image=image, keypoints=points)
-        lap("composition")
+        lap("keypoints")
         if "keypoints" not in result:
             raise SchemaError("the transform returned no keypoints, so no maps can be drawn")
         moved = np.asarray(result["keypoints"], np.float64).reshape(-1, 2)

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,39 +24,19 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ocrstore.errors import OCRStoreError, SchemaError
-from ocrstore.pipeline import (
-    CHOOSING,
-    SEQUENCES,
-    compose,
-    judge,
-    make_transform,
-    read_pipeline,
-    to_json,
-)
+from ocrstore.pipeline import CHOOSING, SEQUENCES, compose, judge, make_transform, to_json
 from ocrstore.stopwatch import measuring
 from ocrstore.torch.dataset import OCRStoreDataset
 
-Clock = Callable[[], tuple[int, int]]
-"""Returns nanoseconds: (elapsed, processor time of all threads of this process)."""
+Clock = Callable[[], int]
+"""Returns nanoseconds of processor time; the clock on the wall says more of other processes."""
 Kind = Literal["", "bakeable", "fixed", "random", "unfit"]
 """`bakeable` transforms lead the pipeline and always do the same; `fixed` ones do, too, but follow
 a random one; `unfit` ones make what no view can hold. Empty for what is no transform."""
 Tree = Mapping[str, Any]
 
-_collate: Callable[[Any], Any] = default_collate  # it also takes our own sequences
-SAMPLE, PICTURE = "annotations and record", "picture"
-COMPOSITION, MAPS, FLOAT16, COLLATION = "keypoints", "map drawing", "float16", "collation"
-HANDOVER = "worker to parent"
-_WORDS = {
-    "sample": SAMPLE,
-    "picture": PICTURE,
-    "composition": COMPOSITION,
-    "maps": MAPS,
-    "float16": FLOAT16,
-    "collation": COLLATION,
-}
-"""What the data set's laps are called in the table."""
-
+BEFORE, AFTER = ("annotations", "picture", "keypoints"), ("map drawing", "float16", "collation")
+"""Names of the laps that are no transforms, in the order of the table."""
 NEGLIGIBLE = 0.02
 """A saving below this share of a sample's cost is not worth another file."""
 _VIEW_NBYTES_PER_PIXEL = 3 + 2 * 2 + 2
@@ -66,27 +46,20 @@ _HANDED_OVER, _WARM_UP = 24, 8
 _PAGE = 4096
 
 
-def system_clock() -> tuple[int, int]:
-    """Read the machine's clocks."""
-    return time.perf_counter_ns(), time.process_time_ns()
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Milliseconds per sample, medians over the repeats."""
+    """Milliseconds of processor time per sample, the median over the repeats."""
 
     name: str
     kind: Kind
     cpu_ms: float
-    """Processor time of all threads; the truer figure on a machine that has other work."""
-    ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """One conclusion."""
 
-    verdict: Literal["bake", "keep", "instead"]
+    verdict: Literal["bake", "keep"]
     text: str
     saves_cpu_ms: float = 0.0
     """Per sample."""
@@ -114,7 +87,6 @@ class Profile:
     """Stacking a batch into shared memory, sending it to the parent and reading it there; replaces
     the collation where there are workers."""
     advice: tuple[Advice, ...]
-    notes: tuple[str, ...] = ()
 
     @property
     def sum_cpu_ms(self) -> float:
@@ -129,7 +101,7 @@ class Profile:
     @property
     def worker_cpu_ms(self) -> float:
         """Return what a sample costs where workers compute it."""
-        collation = sum(cost.cpu_ms for cost in self.costs if cost.name == COLLATION)
+        collation = sum(cost.cpu_ms for cost in self.costs if cost.name == "collation")
         return self.sum_cpu_ms - collation + self.handover.cpu_ms
 
     def to_json(self) -> dict[str, Any]:
@@ -147,13 +119,13 @@ def profile_store(
     repeats: int = 5,
     batch_size: int = 16,
     seed: int = 0,
-    clock: Clock = system_clock,
+    clock: Clock = time.process_time_ns,
     progress: Callable[[int, int], None] | None = None,
 ) -> Profile:
     """Measure the steps of training samples of a store.
 
     Args:
-        transform: a pipeline in canonical JSON (`read_transform`); by default that of
+        transform: a pipeline in canonical JSON (`ocrstore.pipeline.to_json`); by default that of
             `ocrstore train --augment`.
         name: what to call the pipeline.
         view: the view whose columns and map parameters are used.
@@ -172,16 +144,10 @@ def profile_store(
     steps = StepList(transform or default_pipeline(stored))
     dataset = OCRStoreDataset(path, view=view, transform=steps.composition)
     rows = sorted(np.random.default_rng(seed).permutation(len(stored))[:samples].tolist())
-    notes: list[str] = []
-    with torch.random.fork_rng(devices=[]), _one_thread():
-        try:
-            items = dataset.__getitems__(rows[:batch_size])
-            shown = [items[number] for number in range(len(items))]
-            _collate(items)
-        except SchemaError as exc:
-            if "differ" not in str(exc):
-                raise
-            notes.append("the pipeline makes pictures of several sizes: measured in batches of one")
+    with torch.random.fork_rng(devices=[]):
+        items: Any = dataset.__getitems__(rows[:batch_size])
+        shown = [items[number] for number in range(len(items))]
+        if len({sample["image"].shape for sample in shown}) > 1:  # no batch can hold them
             batch_size, shown = 1, shown[:1]
         batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
         run = _Run(dataset, steps, clock, seed)
@@ -202,12 +168,9 @@ def profile_store(
         repeats=repeats,
         batch_size=batch_size,
         costs=costs,
-        loader=run.loader(len(rows)),
+        loader=run.cost("loader", len(rows)),
         handover=handover,
-        advice=tuple(
-            advise(costs, steps, samples=len(stored), pixels=_pixels(dataset, steps, rows))
-        ),
-        notes=tuple(notes),
+        advice=tuple(advise(costs, steps, len(stored), _pixels(dataset, steps, rows))),
     )
 
 
@@ -215,30 +178,11 @@ def default_pipeline(dataset: OCRStoreDataset) -> str:
     """Return what `ocrstore train --augment` does to the pictures of a view, in canonical JSON."""
     from ocrstore.pipeline import default_augmentation
 
-    height: int | None = 640
-    width: int | None = 640
-    if "tensor" in dataset.views[0].columns:
-        height, width = dataset.views[0].column("tensor").spec.shape[:2]
-    if height is None or width is None:
-        raise SchemaError("the view has pictures of several sizes: name a pipeline by --transform")
+    view = dataset.views[0]
+    height, width = (640, 640)
+    if "tensor" in view.columns:
+        height, width = (side or 640 for side in view.column("tensor").spec.shape[:2])
     return to_json(default_augmentation(height, width))
-
-
-def read_transform(path: Path) -> str:
-    """Read a pipeline saved by albumentations, or the one of a recipe file; canonical JSON."""
-    import yaml
-
-    try:
-        described = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML too
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise SchemaError(f"{path}: not a readable pipeline file: {exc}") from exc
-    inner = described.get("pipeline", described) if isinstance(described, Mapping) else None
-    if isinstance(inner, str):
-        return read_pipeline(path.parent / inner)
-    try:
-        return to_json(inner)
-    except SchemaError as exc:
-        raise SchemaError(f"{path}: {exc}") from exc
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,20 +289,6 @@ def _name(tree: Tree) -> str:
     return f"{_short(tree)}({between.join(inner)})" if inner else _short(tree)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch compute on one thread, as in a loader's worker."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-Spent = dict[str, tuple[int, int]]
-
-
 class _Run:
     """The repeats of one measurement."""
 
@@ -368,63 +298,51 @@ class _Run:
         self._names = steps.names()
         self._clock = clock
         self._seed = seed
-        self._repeats: list[Spent] = []
+        self._repeats: list[dict[str, int]] = []
 
     def measure(self, batches: Sequence[list[int]], *, warm_up: bool = False) -> None:
         """Take all batches through the data set twice, with laps and without, alternating."""
-        laps: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        spent: defaultdict[str, int] = defaultdict(int)
         for number, rows in enumerate(batches):
             for with_laps in (True, False) if number % 2 else (False, True):
                 torch.manual_seed(self._seed * 1_000_003 + number)
-                (self._laps if with_laps else self._plain)(rows, laps)
+                (self._laps if with_laps else self._plain)(rows, spent)
         if not warm_up:
-            self._repeats.append({name: (one[0], one[1]) for name, one in laps.items()})
+            self._repeats.append(spent)
 
-    def _plain(self, rows: list[int], laps: defaultdict[str, list[int]]) -> None:
+    def _plain(self, rows: list[int], spent: defaultdict[str, int]) -> None:
         before = self._clock()
-        batch = _collate(self._dataset.__getitems__(rows))
-        after = self._clock()
-        del batch
-        for which in (0, 1):
-            laps[""][which] += after[which] - before[which]
+        items: Any = self._dataset.__getitems__(rows)
+        default_collate(items)
+        spent["loader"] += self._clock() - before
 
-    def _laps(self, rows: list[int], laps: defaultdict[str, list[int]]) -> None:
+    def _laps(self, rows: list[int], spent: defaultdict[str, int]) -> None:
         last = self._clock()
 
         def listen(what: object) -> None:
             nonlocal last
             now = self._clock()
-            name = _WORDS.get(what) if isinstance(what, str) else self._names.get(id(what))
-            total = laps[name or COMPOSITION]
-            total[0] += now[0] - last[0]
-            total[1] += now[1] - last[1]
+            name = what if isinstance(what, str) else self._names.get(id(what), "keypoints")
+            spent[name] += now - last
             last = now
 
         with measuring(listen):
-            items = self._dataset.__getitems__(rows)
-            listen("sample")
-            batch = _collate(items)
+            items: Any = self._dataset.__getitems__(rows)
+            listen("annotations")
+            default_collate(items)
             listen("collation")
-        del batch
 
     def costs(self, count: int) -> tuple[Cost, ...]:
         """Return what each step cost, in the order they run; `count` samples were measured."""
-        kinds: dict[str, Kind] = dict.fromkeys((SAMPLE, PICTURE, COMPOSITION), "")
+        kinds: dict[str, Kind] = dict.fromkeys(BEFORE, "")
         kinds |= {step.name: step.kind for step in self._steps.steps}
-        kinds |= dict.fromkeys((MAPS, FLOAT16, COLLATION), "")
-        found = {name for repeat in self._repeats for name in repeat}
-        return tuple(
-            self._cost(name, kind, count) for name, kind in kinds.items() if kind or name in found
-        )
+        kinds |= dict.fromkeys(AFTER, "")
+        return tuple(self.cost(name, count, kind) for name, kind in kinds.items())
 
-    def loader(self, count: int) -> Cost:
-        """Return what the data set and the collation cost without a stopwatch."""
-        return self._cost("", "", count)
-
-    def _cost(self, name: str, kind: Kind, count: int) -> Cost:
-        each = [repeat.get(name, (0, 0)) for repeat in self._repeats]
-        ms, cpu_ms = (statistics.median(one[i] for one in each) / count / 1e6 for i in (0, 1))
-        return Cost(name or "loader", kind, cpu_ms, ms)
+    def cost(self, name: str, count: int, kind: Kind = "") -> Cost:
+        """Return the median over the repeats for one of `count` samples."""
+        each = [repeat.get(name, 0) for repeat in self._repeats]
+        return Cost(name, kind, statistics.median(each) / count / 1e6)
 
 
 class _SameBatch(Dataset[Any]):
@@ -440,7 +358,7 @@ class _SameBatch(Dataset[Any]):
         return _HANDED_OVER
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        self.stamps[indices[0]] = self._clock()[1]
+        self.stamps[indices[0]] = self._clock()
         return self._samples
 
 
@@ -451,7 +369,7 @@ def _measure_handover(samples: list[Any], clock: Clock) -> Cost:
     byte of each page of the batch.
     """
     dataset = _SameBatch(samples, clock)
-    before = after = (0, 0)
+    before = 0
     for number, batch in enumerate(DataLoader(dataset, batch_size=1, num_workers=1)):
         if number == _WARM_UP:  # by then the slots of shared memory have been made
             before = clock()
@@ -459,13 +377,10 @@ def _measure_handover(samples: list[Any], clock: Clock) -> Cost:
             if isinstance(value, torch.Tensor) and value.ndim:
                 nbytes = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
                 nbytes[::_PAGE].sum()
-        del batch, value
-        after = clock()
-    count = (_HANDED_OVER - _WARM_UP) * len(samples)
-    worker = dataset.stamps[_HANDED_OVER - 1] - dataset.stamps[_WARM_UP]
-    worker = worker * (_HANDED_OVER - _WARM_UP) // (_HANDED_OVER - 1 - _WARM_UP)
-    cpu = after[1] - before[1] + worker
-    return Cost(HANDOVER, "", cpu / count / 1e6, (after[0] - before[0]) / count / 1e6)
+    batches = _HANDED_OVER - 1 - _WARM_UP
+    parent = (clock() - before) / (batches + 1)
+    worker = (dataset.stamps[_HANDED_OVER - 1] - dataset.stamps[_WARM_UP]) / batches
+    return Cost("worker to parent", "", (parent + worker) / len(samples) / 1e6)
 
 
 def _pixels(dataset: OCRStoreDataset, steps: StepList, rows: Sequence[int]) -> float:
@@ -476,13 +391,11 @@ def _pixels(dataset: OCRStoreDataset, steps: StepList, rows: Sequence[int]) -> f
     ref = dataset.views[0].ref
     baked = OCRStoreDataset(ref.path, view=ref.view, columns=(), transform=leading)
     shapes = [baked[row]["image"].shape for row in rows]
-    return float(statistics.mean(shape[-2] * shape[-1] for shape in shapes))
+    return float(np.mean([shape[-2] * shape[-1] for shape in shapes]))
 
 
-def advise(
-    costs: Sequence[Cost], steps: StepList, *, samples: int, pixels: float
-) -> Iterator[Advice]:
-    """Say what to bake, what stays, and what would help instead.
+def advise(costs: Sequence[Cost], steps: StepList, samples: int, pixels: float) -> Iterator[Advice]:
+    """Say what to bake and what stays.
 
     Args:
         costs: what the steps cost, by name.
@@ -498,7 +411,7 @@ def advise(
             "bake",
             "nothing in the pipeline is random: store its result and the maps as a view. Batches "
             "are then references to stored rows",
-            total - spent.get(COLLATION, 0.0),
+            total - spent.get("collation", 0.0),
             round(samples * pixels * _VIEW_NBYTES_PER_PIXEL),
             "ocrstore add-view STORE --recipe PIPELINE --view NAME",
         )
@@ -516,12 +429,9 @@ def advise(
         )
     elif leading:
         yield Advice("keep", f"{names}: could be baked, but saves {saved:.2f} ms only")
-    if spent.get(PICTURE, 0.0) >= NEGLIGIBLE * total:
-        yield Advice(
-            "instead",
-            "pictures are decoded for every sample: store them raw (`--codec image=raw`)",
-            spent[PICTURE],
-        )
+    if spent.get("picture", 0.0) >= NEGLIGIBLE * total:
+        text = "pictures are decoded for every sample: store them raw (`--codec image=raw`)"
+        yield Advice("bake", text, spent["picture"])
     random = [step.name for step in steps.steps if step.kind == "random"]
     if random:
         stays = sum(spent[name] for name in random)
@@ -529,15 +439,6 @@ def advise(
             "keep",
             f"{', '.join(random)}: random, {stays:.2f} ms or {stays / total:.0%} of a sample",
         )
-    for number, step in enumerate(steps.steps):
-        cost = spent[step.name]
+    for step in steps.steps:
         if step.kind == "unfit":
             yield Advice("keep", f"{step.name} cannot be baked: {step.reason}")
-        elif step.kind == "fixed" and cost >= NEGLIGIBLE * total:
-            before = next(s.name for s in steps.steps[:number] if s.kind != "bakeable")
-            yield Advice(
-                "instead",
-                f"{step.name} is the same every time but follows {before}: put in front it could "
-                "be baked, if the order does not matter",
-                cost,
-            )

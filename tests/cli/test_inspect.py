@@ -83,7 +83,7 @@ def test_the_facts_for_programs(run, built):
         "total": 7,
         "ignored": 2,
         "too_small": {"64": 2},  # `small` and `tiny`
-        "samples_without": 2,  # c.jpg, and f.jpg that no annotation speaks of
+        "samples_without": 2,  # c.jpg, and f.jpg without an annotation
     }
     assert facts["source"]["state"] == "up to date"
     assert facts["source"]["images"] == str(built.parent / "images")
@@ -165,7 +165,7 @@ def test_only_files_of_the_index_are_looked_up(run, tmp_path, monkeypatch):
     passwd = Path("/etc/passwd").stat()
     facts = {"source_nbytes": passwd.st_size, "source_mtime_ns": passwd.st_mtime_ns}
     with ocrstore.create(path, {"a": ocrstore.Column("int8", (2,))}, metadata=metadata) as writer:
-        for key in ("etc/passwd", "../etc/passwd", "/etc/passwd", "etc", "no/such"):
+        for key in ("etc/passwd", "../etc/passwd", "/etc/passwd", "etc", "no/such", "nul\\x00"):
             writer.append(key, {"a": np.zeros(2, np.int8)}, attributes=facts)
     opened = []
     scandir = os.scandir
@@ -178,7 +178,7 @@ def test_only_files_of_the_index_are_looked_up(run, tmp_path, monkeypatch):
     source = json.loads(run(path, "--json")[1])["source"]
     assert opened == []
     assert (source["state"], source["listed"], source["pictures"]) == ("newer", False, 1)
-    assert source["gone"] == ["etc", "no/such"]  # a folder is no picture
+    assert source["gone"] == ["etc", "no/such", "nul\\x00"]  # a folder is no picture
     assert "new pictures were not looked for" in " ".join(run(path)[1].split())
     (tmp_path / "empty").mkdir()
     run(path, "--source", tmp_path / "empty")
@@ -369,7 +369,7 @@ def test_diff_of_stores_with_nothing_in_common(run, built, tmp_path):
     """Other columns, other samples: still one answer."""
     other = bare_store(tmp_path / "bare.ocrs")
     code, out, _ = run(built, "--diff", other)
-    assert code == 1 and "no sample is in both" in out and "recipe: removed" in out
+    assert code == 1 and "no sample in common" in out and "recipe: removed" in out
 
 
 def test_options_that_exclude_each_other(run, built):

@@ -85,8 +85,8 @@ def test_a_store_larger_than_memory_is_a_problem(store_path, monkeypatch):
         assert ("WindowShuffleSampler" in done.output) == (code == 1)
         assert "/dev/shm has 67.1 MB" in done.output
         assert "page cache:" in done.output and "batches: leases" in done.output
-        assert ("PSS shares it out" in done.output) == (finding.store is not None)
-        assert ("Memory holds" in done.output) == (finding.fits is True)
+        assert ("PSS divides it" in done.output) == (finding.store is not None)
+        assert ("An epoch fits into memory" in done.output) == (finding.fits is True)
 
 
 def test_limits_of_control_groups(tmp_path):
