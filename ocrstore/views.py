@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ocrstore.errors import SchemaError
+from ocrstore.format.columns import Column
 from ocrstore.recipe import Recipe
+from ocrstore.schema import COLUMNS
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
 IMPORTED = "imported"
@@ -58,21 +60,15 @@ def check_views(views: tuple[View, ...]) -> tuple[View, ...]:
     return views
 
 
-def column_shapes(views: tuple[View, ...]) -> dict[str, tuple[str, tuple[int | None, ...], str]]:
-    """Return dtype, shape and codec of every column of a store with these views."""
-    columns: dict[str, tuple[str, tuple[int | None, ...], str]] = {}
-    for view in views:
-        height, width = view.recipe.size
-        shapes: dict[str, tuple[int | None, ...]] = {
-            "image": (None, None, 3),
-            "tensor": (height, width, 3),
-            "inverse_matrix": (3, 3),
-        }
-        for column in view.recipe.columns:
-            shape = shapes.get(column.name, (height, width))
-            name = view.columns.get(column.name, column.name)
-            columns[name] = (column.dtype, shape, column.codec)
-    return columns
+def stored_columns(views: tuple[View, ...]) -> dict[str, Column]:
+    """Return the columns of a store with these views, by their names in the store."""
+    return {
+        view.columns.get(column.name, column.name): Column(
+            column.dtype, COLUMNS[column.name].shape(view.recipe.size), column.codec
+        )
+        for view in views
+        for column in view.recipe.columns
+    }
 
 
 def views_metadata(views: tuple[View, ...]) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from ocrstore.building.run import deriver, discarded
 from ocrstore.decode import DECODER_FAMILIES, DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
-from ocrstore.format.columns import Column
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.resume import find_unfinished
-from ocrstore.recipe import DTYPES, Recipe
+from ocrstore.recipe import Recipe
+from ocrstore.schema import IMAGE, VIEW_COLUMNS
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
-from ocrstore.views import View, check_views, column_shapes, stored_views, views_metadata
+from ocrstore.views import View, check_views, stored_columns, stored_views, views_metadata
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def add_view(
     started = time.perf_counter()
     target = Path(path)
     if columns is None and recipe is None:
-        columns = [name for name in DTYPES if name != "image"]
+        columns = VIEW_COLUMNS
     made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline))
     with Store(target) as store:
         before = stored_views(store.metadata, where=str(target))
@@ -99,11 +99,11 @@ def add_view(
                 "name the new one with --view"
             )
         views = check_views((*before, added))
-        specs = {name: Column(*spec) for name, spec in column_shapes((added,)).items()}
+        specs = stored_columns((added,))
         source = None
         if images is not None:
             source = open_source(images, annotations=annotations, format=format)
-        elif "image" not in store.columns:
+        elif IMAGE not in store.columns:
             raise SourceError(
                 f"{target} has no pictures (no column `image`); give their folder with --source"
             )
@@ -186,7 +186,7 @@ class _Work:
 
 
 def _without_image(recipe: Recipe) -> Recipe:
-    kept = tuple(column for column in recipe.columns if column.name != "image")
+    kept = tuple(column for column in recipe.columns if column.name != IMAGE)
     if not kept:
         raise SchemaError("a further view needs a column besides `image`, such as tensor")
     return replace(recipe, columns=kept)

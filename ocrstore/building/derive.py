@@ -31,8 +31,8 @@ from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
 from ocrstore.geometry import Matrix, Pixels, invert, transform_points, turn_polygons
 from ocrstore.maps import MAX_POINTS, Maps, draw_maps
-from ocrstore.recipe import MAP_COLUMNS
-from ocrstore.views import IMPORTED, View
+from ocrstore.schema import IMAGE, INVERSE_MATRIX, MAPS, TENSOR
+from ocrstore.views import IMPORTED, View, stored_columns
 
 if TYPE_CHECKING:
     from ocrstore.store import Store
@@ -208,7 +208,7 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
     sample = stored_sample(key, stored)
     if reserve is not None:
         reserve(needed_nbytes(job, (stored["width"], stored["height"])))
-    pixels = store["image"][row]
+    pixels = store[IMAGE][row]
     points = [polygon.points for polygon in sample.polygons]
     columns: dict[str, npt.NDArray[Any] | JPEGBytes] = {}
     problems: list[Problem] = []
@@ -236,10 +236,8 @@ def stored_sample(key: str, attributes: Mapping[str, Any]) -> SourceSample:
 
 def needed_nbytes(job: Job, size: tuple[int, int]) -> int:
     """Estimate the memory for a picture of (width, height) and the arrays of its views."""
-    picture = 3 * size[0] * size[1]
-    per_pixel = 3 + 2 * 2 + 2
-    views = sum((v.recipe.size[0] or 0) * (v.recipe.size[1] or 0) for v in job.views)
-    return picture + per_pixel * views
+    columns = stored_columns(job.views).values()
+    return 3 * size[0] * size[1] + sum(column.row_nbytes for column in columns)
 
 
 def derive_view(
@@ -258,17 +256,17 @@ def derive_view(
         raise _skip("bad-geometry", f"view {view.name}: {exc}", sample) from exc
     problems: list[Problem] = []
     columns: dict[str, npt.NDArray[Any]] = {}
-    if "tensor" in names:
-        columns[names["tensor"]] = drawn
-    if "inverse_matrix" in names:
-        columns[names["inverse_matrix"]] = back
-    if names.keys() & set(MAP_COLUMNS):
+    if TENSOR in names:
+        columns[names[TENSOR]] = drawn
+    if INVERSE_MATRIX in names:
+        columns[names[INVERSE_MATRIX]] = back
+    if names.keys() & set(MAPS):
         maps = _draw(sample, view, drawn, matrix, points, problems)
         if maps_folder is not None and recipe.map_algorithm.startswith(IMPORTED):
             maps, found = import_maps(maps_folder, sample.key, maps)
             problems += found
         dtypes = {column.name: column.dtype for column in recipe.columns}
-        for name in names.keys() & set(MAP_COLUMNS):
+        for name in names.keys() & set(MAPS):
             columns[names[name]] = _cast(getattr(maps, name), dtypes[name])
     return columns, problems
 
@@ -342,7 +340,7 @@ def _open(file: PictureFile, sample: SourceSample, max_pixels: int) -> EncodedPi
 def _image_column(job: Job) -> tuple[str, str] | None:
     for view in job.views:
         for column in view.recipe.columns:
-            if column.name == "image":
+            if column.name == IMAGE:
                 return column.name, column.codec
     return None
 

@@ -19,7 +19,7 @@ from ocrstore.format.columns import Column
 from ocrstore.format.resume import Unfinished, find_unfinished
 from ocrstore.sources import Source
 from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, check_views, column_shapes, stored_views
+from ocrstore.views import IMPORTED, View, check_views, stored_columns, stored_views
 
 IN_PLACE = 256
 """Up to this many new and changed pictures, or half the store, are updated in place; for more, the
@@ -50,7 +50,7 @@ class BuildPlan:
     @property
     def columns(self) -> dict[str, Column]:
         """The columns of the store to be."""
-        return {name: Column(*spec) for name, spec in column_shapes(self.views).items()}
+        return stored_columns(self.views)
 
     @property
     def rederived(self) -> tuple[View, ...]:
@@ -165,7 +165,7 @@ def plan_build(
         decoder_reasons.append("the store does not record the files of its samples")
     reasons = [*recipe_reasons, *decoder_reasons, *changes.reasons()]
     copied = frozenset() if decoder_reasons else _copied(old, before, views)
-    columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    columns = stored_columns(views)
     work = len(changes.new) + len(changes.changed)
     if (
         decoder_reasons
@@ -228,7 +228,7 @@ def _formats(store: Store) -> set[str | None]:
 
 def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> frozenset[str]:
     """Return the columns whose rows are still valid for an unchanged picture."""
-    wanted = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    wanted = stored_columns(views)
     same_place = {name for name, column in wanted.items() if old.columns.get(name) == column}
     good = {"image"}
     recipes = {name: v.recipe for v in before for name in v.columns.values()}

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from ocrstore.errors import SourceError
+from ocrstore.format.codecs import CODECS
 from ocrstore.maps import ALGORITHM
-from ocrstore.recipe import CODECS, DTYPES
+from ocrstore.schema import COLUMNS
 from ocrstore.sources import all_dialects
 from ocrstore.store import Store
 from ocrstore.views import IMPORTED, View, stored_views
@@ -38,8 +39,8 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str
         return None
     names = [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in DTYPES:
-            raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(DTYPES)}")
+        if name not in COLUMNS:
+            raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(COLUMNS)}")
     return names
 
 
@@ -48,9 +49,9 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     codecs = {}
     for value in values:
         column, _sign, codec = value.partition("=")
-        if column not in DTYPES or codec not in CODECS:
+        if column not in COLUMNS or codec not in CODECS:
             raise click.BadParameter(
-                f"{value!r} is not COLUMN=CODEC; columns: {', '.join(DTYPES)}; "
+                f"{value!r} is not COLUMN=CODEC; columns: {', '.join(COLUMNS)}; "
                 f"codecs: {', '.join(CODECS)}"
             )
         codecs[column] = codec

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from ocrstore.errors import CorruptStoreError
 
@@ -27,21 +26,32 @@ class Codec(NamedTuple):
     """Decodes to exactly this many bytes; None if rows are used in place, or decoded elsewhere."""
 
 
+# Arrow is imported where it is used: recipes need only the names, and so do workers of a build
+
+
 def _zstd_encode(data: _Bytes) -> _Bytes:
+    import pyarrow as pa
+
     codec = pa.Codec("zstd", compression_level=_ZSTD_LEVEL)
     return np.frombuffer(codec.compress(pa.py_buffer(data)), np.uint8)
 
 
 def _zstd_decode(data: memoryview, nbytes: int) -> _Bytes:
+    import pyarrow as pa
+
     buffer = pa.Codec("zstd").decompress(pa.py_buffer(data), decompressed_size=nbytes)
     return np.frombuffer(buffer, np.uint8)
 
 
 def _lz4_encode(data: _Bytes) -> _Bytes:
+    import pyarrow as pa
+
     return np.frombuffer(pa.Codec("lz4").compress(pa.py_buffer(data)), np.uint8)
 
 
 def _lz4_decode(data: memoryview, nbytes: int) -> _Bytes:
+    import pyarrow as pa
+
     # a stream, because Codec.decompress() of lz4 does not report a frame that is too short
     decoded = np.empty(nbytes, np.uint8)
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
@@ -74,6 +84,8 @@ def decode_row(
     column: Column, data: memoryview, shape: tuple[int, ...], *, where: str
 ) -> npt.NDArray[Any]:
     """Decode a compressed row into a new, read-only array."""
+    import pyarrow as pa
+
     decode = CODECS[column.codec].decode
     if decode is None:
         raise TypeError(f"rows of a {column.codec} column are not compressed")

@@ -17,13 +17,12 @@ from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_fac
 from ocrstore.inspection.views import StoredView
 from ocrstore.report.charts import Markup, join, tag
 from ocrstore.report.suspects import Suspect
+from ocrstore.schema import COLUMNS, INVERSE_MATRIX, MAP
 from ocrstore.store import Store
 
 Matrix = npt.NDArray[np.float64]
 _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 78]
 _PNG = [cv2.IMWRITE_PNG_COMPRESSION, 9]
-# RGB of each map's overlay; its alpha is the map
-_COLOURS = {"prob_map": (236, 72, 220), "thresh_map": (250, 204, 21)}
 SIDE = 640
 """Longest side of a picture on the sheet, in pixels."""
 _FAR = 1e6
@@ -135,10 +134,9 @@ def _toolbar(names: set[str], *, polygons: bool) -> Markup:
     if polygons:
         boxes.append(_toggle("polygons", "polygons", "counted", checked=True))
         boxes.append(_toggle("ignored", "ignored", "ignored", checked=True))
-    if "prob_map" in names:
-        boxes.append(_toggle("prob", "probability", "prob"))
-    if "thresh_map" in names:
-        boxes.append(_toggle("thresh", "threshold", "thresh"))
+    for name, words in (("prob_map", "probability"), ("thresh_map", "threshold")):
+        if name in names:
+            boxes.append(_toggle(name, words, name))
     return tag("div", *boxes, class_="toolbar")
 
 
@@ -155,7 +153,7 @@ def _card(
         "a",
         tag("img", src=thumbnail.uri, alt=facts.key, loading="lazy"),
         *(
-            tag("img", src=uri, alt="", class_=f"over {kind.removesuffix('_map')}")
+            tag("img", src=uri, alt="", class_=f"over {kind}")
             for kind, uri in thumbnail.overlays.items()
         ),
         outlines(facts, thumbnail),
@@ -238,16 +236,16 @@ def _overlays(
     place: Matrix,
     size: tuple[int, int],
 ) -> dict[str, str]:
-    inverse = view.columns.get("inverse_matrix")
+    inverse = view.columns.get(INVERSE_MATRIX)
     if inverse not in store.columns:
         return {}
     back = np.asarray(store[str(inverse)][row], np.float64)  # view -> upright picture
     matrix = place @ to_pixels @ back
     lowest = _thresh_min(view)
     overlays: dict[str, str] = {}
-    for name, colour in _COLOURS.items():
+    for name, built_in in COLUMNS.items():
         column = view.columns.get(name)
-        if column not in store.columns:
+        if built_in.role != MAP or column not in store.columns:
             continue
         values = np.asarray(store[str(column)][row], np.float32)
         if name == "thresh_map":
@@ -257,7 +255,7 @@ def _overlays(
             values = np.asarray(cv2.GaussianBlur(values, (0, 0), 0.5 / shrink), np.float32)
         moved = cv2.warpPerspective(values, matrix, size, flags=cv2.INTER_LINEAR)
         picture = np.empty((size[1], size[0], 4), np.uint8)
-        picture[..., :3] = colour[::-1]
+        picture[..., :3] = built_in.colour[::-1]
         # sixteen steps are plenty for an overlay, and compress well
         picture[..., 3] = (np.clip(moved, 0, 1) * 12).astype(np.uint8) * 17
         overlays[name] = _uri("image/png", ".png", picture, _PNG)

@@ -18,6 +18,7 @@ from ocrstore.errors import (
     RecipeMismatchError,
     UnknownRowError,
 )
+from ocrstore.schema import IMAGE
 from ocrstore.torch.batch import Sample
 from ocrstore.torch.collate import (
     Computed,
@@ -31,7 +32,7 @@ from ocrstore.torch.memory.column_memory import Strategy, check_strategy
 from ocrstore.torch.memory.page_cache import Progress
 from ocrstore.torch.memory.row_layout import IntArray
 from ocrstore.torch.row_refs import RowRefs
-from ocrstore.torch.store_view import PICTURE, StoreView, find_view, open_view
+from ocrstore.torch.store_view import StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -370,8 +371,8 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
 def _without_pictures(view: StoreView, expect: Recipe) -> Recipe:
     """Return a recipe without whole pictures, as `add-view` records it: the store has them."""
     added = view.ref.view not in (None, view.store.metadata.get("default_view"))
-    columns = tuple(column for column in expect.columns if column.name != PICTURE)
+    columns = tuple(column for column in expect.columns if column.name != IMAGE)
     recorded = {} if view.recipe is None else view.recipe["recipe"]["columns"]
-    if not added or PICTURE in recorded or not columns:
+    if not added or IMAGE in recorded or not columns:
         return expect
     return dataclasses.replace(expect, columns=columns)

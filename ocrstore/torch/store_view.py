@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
+from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store, StoredColumn, open_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
@@ -25,13 +26,8 @@ from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, Row
 if TYPE_CHECKING:
     from ocrstore.torch.annotations import IndexReader
 
-PICTURE = "image"
-"""The column of whole pictures."""
-TENSOR = "tensor"
-"""The logical name of a view's pictures."""
 _MAX_GROUP = 64
 """The most rows of a row group."""
-_ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 
 
 class ViewRef(NamedTuple):
@@ -267,13 +263,13 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[st
     if views:
         name = ref.view or str(store.metadata.get("default_view") or next(iter(views)))
         record = views[name]
-        available = {key: value for key, value in record["columns"].items() if key != PICTURE}
+        available = {key: value for key, value in record["columns"].items() if key != IMAGE}
     elif TENSOR in store.columns:
-        available = {name: name for name in store.columns if name != PICTURE}
+        available = {name: name for name in store.columns if name != IMAGE}
     if not available:
         available = {name: name for name in store.columns}
     if ref.columns is None:
-        order = {name: place for place, name in enumerate(_ORDER)}
+        order = {name: place for place, name in enumerate(VIEW_COLUMNS)}
         names = sorted(available, key=lambda name: (order.get(name, len(order)), name))
         return record, {name: available[name] for name in names}
     chosen: dict[str, str] = {}

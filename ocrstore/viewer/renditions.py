@@ -13,9 +13,9 @@ import xxhash
 
 from ocrstore.errors import OCRStoreError, UnknownColumnError
 from ocrstore.geometry import transform_points
+from ocrstore.schema import COLUMNS, MAPS, VIEW_COLUMNS
 from ocrstore.store import Store
 
-MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
 Matrix = npt.NDArray[np.float64]
 _LARGEST_ENTRY = 1e9
 """No matrix between a picture and a view has larger numbers; products of them stay finite."""
@@ -49,7 +49,7 @@ def find_views(store: Store) -> tuple[ShownView, ...]:
             if isinstance(columns, Mapping):
                 entries[str(name)] = columns
     if not entries:
-        entries["baked"] = {name: name for name in ("tensor", "inverse_matrix", *MAPS)}
+        entries["baked"] = {name: name for name in VIEW_COLUMNS}
     views = [
         ShownView(
             name,
@@ -127,14 +127,6 @@ MAX_SIDE = 8192
 """Larger pictures are scaled down: browsers do not show them."""
 _LOSSLESS_PIXELS = 1_500_000
 
-# RGB; the legend of the page has the same ones
-_TINTS = {
-    "prob_map": (255, 176, 0),
-    "thresh_map": (0, 190, 255),
-    "prob_mask": (255, 45, 85),
-    "thresh_mask": (170, 90, 255),
-}
-
 
 def encode_picture(pixels: Pixels) -> tuple[bytes, str]:
     """Encode a picture in full size; return bytes and media type."""
@@ -167,7 +159,7 @@ def encode_map(name: str, values: npt.NDArray[Any]) -> bytes:
     elif name == "thresh_mask":
         strength = (strength != 0) * np.float32(0.8)
     layer = np.empty((*strength.shape, 4), np.uint8)
-    layer[..., :3] = _TINTS[name][::-1]
+    layer[..., :3] = COLUMNS[name].colour[::-1]
     layer[..., 3] = np.clip(strength, 0, 1) * 255
     return _encode(".png", layer, [cv2.IMWRITE_PNG_COMPRESSION, 1])
 
