@@ -18,9 +18,9 @@ import xxhash
 from ocrstore.errors import SchemaError
 from ocrstore.format.codecs import CODECS
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
-from ocrstore.jsondiff import diff_json
 from ocrstore.maps import ALGORITHM, MapParams
 from ocrstore.schema import COLUMNS, IMAGE, default_dtype
+from ocrstore.views import diff_json
 
 if TYPE_CHECKING:
     from ocrstore.pipeline import Pipeline

@@ -23,7 +23,7 @@ from ocrstore.recipe import Recipe
 from ocrstore.schema import IMAGE, VIEW_COLUMNS
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
-from ocrstore.views import View, check_views, stored_columns, stored_views, views_metadata
+from ocrstore.views import View, built_views, check_views, stored_columns, views_metadata
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ def add_view(
         columns = VIEW_COLUMNS
     made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline))
     with Store(target) as store:
-        before = stored_views(store.metadata, where=str(target))
+        before = built_views(store)
         if not before:
             raise SchemaError(f"{target} was not built from pictures; views cannot be added")
         added = View(view or made.view_name, made, default=False)

@@ -22,7 +22,7 @@ from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 from ocrstore.verification import Finding
-from ocrstore.views import IMPORTED, stored_views
+from ocrstore.views import IMPORTED, built_views
 
 # the modification time of a file is not part of its content
 _NOT_COMPARED = {"source_mtime_ns"}
@@ -77,7 +77,7 @@ def check_source(
     if sample is not None and sample < 1:
         raise SchemaError(f"sample has to be 1 or more, not {sample}")
     with Store(path) as store:
-        views = stored_views(store.metadata, where=str(path))
+        views = built_views(store)
         if not views:
             raise SchemaError(f"{path} was not built from pictures; it has no source")
         imported = any(v.recipe.map_algorithm.startswith(IMPORTED) for v in views)

@@ -17,9 +17,10 @@ from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.columns import Column
 from ocrstore.format.resume import Unfinished, find_unfinished
+from ocrstore.metadata import build_record
 from ocrstore.sources import Source
 from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, check_views, stored_columns, stored_views
+from ocrstore.views import IMPORTED, View, built_views, check_views, stored_columns
 
 IN_PLACE = 256
 """Up to this many new and changed pictures, or half the store, are updated in place; for more, the
@@ -140,7 +141,7 @@ def plan_build(
             **facts,
         )
     old = Store(target)  # raises for a file that is not a store: --force does not replace that
-    before = stored_views(old.metadata, where=str(target))
+    before = built_views(old)
     if force:
         changes = compare(source, {}, maps_folder=None)
         return BuildPlan(
@@ -206,9 +207,8 @@ def _recipe_reasons(before: tuple[View, ...], views: tuple[View, ...]) -> list[s
 
 
 def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
-    build = old.metadata.get("build")
-    recorded = build.get("decoders") if isinstance(build, Mapping) else None
-    if not isinstance(recorded, Mapping):
+    recorded = build_record(old).get("decoders")
+    if recorded is None:
         return ["the store does not record its decoders"]
     present = _formats(old)
     return [

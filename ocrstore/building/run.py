@@ -26,6 +26,7 @@ from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.writer import Writer, create, edit
 from ocrstore.machine import usable_cpus
+from ocrstore.metadata import build_record
 from ocrstore.problems import loses
 from ocrstore.sources import Source
 from ocrstore.store import Store
@@ -151,8 +152,8 @@ class _Run:
         touched, for ever.
         """
         assert self.plan.old is not None
-        recorded = self.plan.old.metadata.get("build")
-        if not isinstance(recorded, Mapping) or not isinstance(recorded.get("source"), Mapping):
+        recorded = build_record(self.plan.old)
+        if "source" not in recorded:
             return
         source, problems = describe_source(self.source), describe_problems(self.report.problems)
         age = "annotations_mtime_ns"

@@ -30,9 +30,9 @@ from ocrstore.inspection.facts import ColumnSummary, Facts, Summary, gather_fact
 from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
 from ocrstore.inspection.source_status import NEWER, UP_TO_DATE
 from ocrstore.inspection.thumbnail import draw_outlines, fit, shrink, to_blocks
-from ocrstore.inspection.views import recipe_in_words
 from ocrstore.store import Store
 from ocrstore.verification import Verification, verify
+from ocrstore.views import recipe_in_words
 
 _FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN = 5, 3, 12
 _LINES_LEFT = 4
@@ -89,9 +89,11 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
         counted = ", ".join(f"{count} {kind}" for kind, count in facts.problems.items())
         yield "problems", shown(counted)
     for view in facts.views:
-        words = shown(" ".join(recipe_in_words(view.recipe)))
+        words = shown(" ".join(recipe_in_words(view.recipe_json)))
         yield f"view {shown(view.name)}", words
         yield "recipe", f"fingerprint {shown(view.fingerprint)}"
+    for reason in facts.unreadable:
+        yield "not read", f"[yellow]![/] {shown(reason)}"
     yield "content", f"fingerprint {summary.fingerprint[:32]}…"
     yield "generation", _generation(summary)
     yield from _soundness(facts, verification)
@@ -114,7 +116,7 @@ def _polygons(facts: Facts) -> str:
         text += (
             f", {each:.1f} a sample, {found.ignored:,} ignored ({found.ignored / found.total:.0%})"
         )
-    limits = {view.name: view.min_size for view in facts.views}
+    limits = {view.name: view.maps["min_size"] for view in facts.views}
     for name, count in found.too_small.items():
         if count:
             text += f", {count:,} more under {limits[name]:g} px in view {shown(name)}"

@@ -16,7 +16,7 @@ from ocrstore.maps import ALGORITHM
 from ocrstore.schema import COLUMNS
 from ocrstore.sources import all_dialects
 from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, stored_views
+from ocrstore.views import IMPORTED, View, built_views
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -76,7 +76,7 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     if not store.exists():
         return None
     with Store(store) as opened:
-        views = stored_views(opened.metadata, where=str(store))
+        views = built_views(opened)
     if not views:
         return None
     view = views[0]

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.evaluation.postprocess import PostParams, detect_one, params_for
-from ocrstore.evaluation.results import Results, find_view
+from ocrstore.evaluation.results import Results
 from ocrstore.geometry import transform_points
-from ocrstore.recipe import Recipe
 from ocrstore.store import Store
+from ocrstore.views import find_view
 
 
 def upper_bound(
@@ -38,9 +38,9 @@ def upper_bound(
     Returns:
         The results of the pictures that were not left out.
     """
-    record = find_view(store, view, needs=("prob_map", "inverse_matrix"))[1]
-    columns = record["columns"]
-    params = params or params_for(Recipe.from_json(record["recipe"]))
+    found_view = find_view(store, view, needs=("prob_map", "inverse_matrix"))
+    columns = found_view.columns
+    params = params or params_for(found_view.recipe)
     results = Results()
     for row, key in enumerate(store.keys):
         if progress is not None:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ocrstore.inspection.views import StoredView
+from ocrstore.schema import INVERSE_MATRIX
 from ocrstore.store import Store
+from ocrstore.views import StoredView
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -93,10 +94,10 @@ def view_boxes(stats: PolygonStats, view: StoredView, store: Store) -> Floats | 
 
     Views that only scale need the sizes of the pictures; others need the stored matrices.
     """
-    scale = view_scales(stats, view.recipe)
+    scale = view_scales(stats, view.recipe_json)
     if scale is not None:
         return stats.box_sizes * scale[stats.owner]
-    name = view.columns.get("inverse_matrix")
+    name = view.columns.get(INVERSE_MATRIX)
     if name is None or name not in store.columns or not stats.has_polygons:
         return None
     inverse = np.asarray(store[name][:]).reshape(-1, 3, 3)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.errors import DecodeError
-from ocrstore.inspection.views import views_of
+from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
 from ocrstore.store import Store
+from ocrstore.views import readable_views
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +110,17 @@ def picture_of(store: Store, row: int) -> SamplePicture | None:
 
     Raises a DecodeError where a decoder is needed and none is installed.
     """
-    views = views_of(store)
-    tensor = views[0].columns.get("tensor", "tensor") if views else "tensor"
-    for name in ("image", tensor):
+    views, _ = readable_views(store)
+    tensor = views[0].columns.get(TENSOR, TENSOR) if views else TENSOR
+    for name in (IMAGE, tensor):
         spec = store.columns.get(name)
         if spec is None or spec.dtype != "uint8" or len(spec.shape) != 3:
             continue
         if store[name].shapes[row][2] != 3 or 0 in store[name].shapes[row]:
             continue
         matrix = np.eye(3)
-        inverse = views[0].columns.get("inverse_matrix") if views else None
-        if name != "image" and inverse in store.columns:
+        inverse = views[0].columns.get(INVERSE_MATRIX) if views else None
+        if name != IMAGE and inverse in store.columns:
             matrix = np.linalg.inv(np.asarray(store[str(inverse)][row]))
         try:
             pixels = store[name][row]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import cv2
 import numpy as np
@@ -14,11 +13,11 @@ import numpy.typing as npt
 from ocrstore.errors import CorruptStoreError, DecodeError
 from ocrstore.inspection.polygon_stats import PolygonStats
 from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
-from ocrstore.inspection.views import StoredView
 from ocrstore.report.charts import Markup, join, tag
 from ocrstore.report.suspects import Suspect
 from ocrstore.schema import COLUMNS, INVERSE_MATRIX, MAP
 from ocrstore.store import Store
+from ocrstore.views import StoredView
 
 Matrix = npt.NDArray[np.float64]
 _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 78]
@@ -241,7 +240,7 @@ def _overlays(
         return {}
     back = np.asarray(store[str(inverse)][row], np.float64)  # view -> upright picture
     matrix = place @ to_pixels @ back
-    lowest = _thresh_min(view)
+    lowest = view.maps["thresh_min"]
     overlays: dict[str, str] = {}
     for name, built_in in COLUMNS.items():
         column = view.columns.get(name)
@@ -260,12 +259,6 @@ def _overlays(
         picture[..., 3] = (np.clip(moved, 0, 1) * 12).astype(np.uint8) * 17
         overlays[name] = _uri("image/png", ".png", picture, _PNG)
     return overlays
-
-
-def _thresh_min(view: StoredView) -> float:
-    maps: Any = view.recipe.get("maps")
-    found = maps.get("thresh_min", 0.3) if isinstance(maps, Mapping) else 0.3
-    return float(found)
 
 
 def _uri(kind: str, suffix: str, pixels: npt.NDArray[np.uint8], params: list[int]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from ocrstore.schema import INVERSE_MATRIX, TENSOR
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray
 
 if TYPE_CHECKING:
@@ -162,9 +163,9 @@ def raw_size(view: StoreView, row: int) -> tuple[int, int]:
 def polygons_in_view(view: StoreView, row: int) -> list[npt.NDArray[np.float32]]:
     """Return a sample's polygons in the frame of the view's tensor."""
     polygons = view.index_reader.annotation(row).polygons
-    record = view.recipe or {}
-    column = record.get("columns", {}).get("inverse_matrix", "inverse_matrix")
-    if not polygons or column not in view.store.columns or "tensor" not in view.columns:
+    stored = view.stored_view
+    column = INVERSE_MATRIX if stored is None else stored.columns.get(INVERSE_MATRIX)
+    if not polygons or column not in view.store.columns or TENSOR not in view.columns:
         return polygons
     forward = np.linalg.inv(np.asarray(view.store[column][row], np.float64))
     # all points in one product: a picture has many polygons of few points

@@ -150,8 +150,8 @@ class AugmentedView:
         if self._params is None:
             from ocrstore.maps import MapParams
 
-            record = (self._view.recipe or {}).get("recipe", {})
-            self._params = MapParams(**record.get("maps", {}))
+            stored = self._view.stored_view
+            self._params = MapParams() if stored is None else MapParams(**stored.maps)
         return self._params
 
 

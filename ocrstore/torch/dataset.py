@@ -351,17 +351,18 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
                 " Recipe.from_json(...) makes a Recipe from a mapping."
             )
         expect = _without_pictures(view, expect)
-    found = None if view.recipe is None else view.recipe.get("fingerprint")
+    stored = view.stored_view
+    found = None if stored is None else stored.fingerprint
     wanted = expect if isinstance(expect, str) else expect.fingerprint
     if found == wanted:
         return
-    if view.recipe is None:
+    if stored is None:
         raise RecipeMismatchError(f"{view.path}: has no view and so no recipe; expected {wanted}.")
     message = f"{view.path}: its view was made by another recipe (expected {wanted}, found {found})"
     if not isinstance(expect, str):
-        from ocrstore.jsondiff import diff_json
+        from ocrstore.views import diff_json
 
-        lines = diff_json(expect.to_json(), view.recipe["recipe"])
+        lines = diff_json(expect.to_json(), stored.recipe_json)
         message += "; expected -> found:\n  " + "\n  ".join(lines)
     raise RecipeMismatchError(
         message + "\nBuild the store again, or expect the recipe that it has."
@@ -370,9 +371,8 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
 
 def _without_pictures(view: StoreView, expect: Recipe) -> Recipe:
     """Return a recipe without whole pictures, as `add-view` records it: the store has them."""
-    added = view.ref.view not in (None, view.store.metadata.get("default_view"))
-    columns = tuple(column for column in expect.columns if column.name != IMAGE)
-    recorded = {} if view.recipe is None else view.recipe["recipe"]["columns"]
-    if not added or IMAGE in recorded or not columns:
+    stored = view.stored_view
+    if stored is None or stored.default or IMAGE in stored.recipe_json["columns"]:
         return expect
-    return dataclasses.replace(expect, columns=columns)
+    columns = tuple(column for column in expect.columns if column.name != IMAGE)
+    return dataclasses.replace(expect, columns=columns) if columns else expect

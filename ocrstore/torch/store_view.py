@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ocrstore.store import Store, StoredColumn, open_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
+from ocrstore.views import StoredView, stored_views
 
 if TYPE_CHECKING:
     from ocrstore.torch.annotations import IndexReader
@@ -48,7 +49,7 @@ class StoreView:
         self.store = store
         self.ref = ref
         self.path = store.path
-        self.recipe, self.columns = _resolve(store, ref)
+        self.stored_view, self.columns = _resolve(store, ref)
         self.names = tuple(self.columns)
         self.specs = {name: store.columns[column] for name, column in self.columns.items()}
         mapping = store.snapshot.mapping
@@ -250,20 +251,18 @@ def _layout(column: StoredColumn) -> RowLayout:
     return RowLayout(offsets, shape, column.spec.numpy_dtype)
 
 
-def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[str, str]]:
-    """Return a view's record and its columns by logical name, in the order asked for."""
-    views = store.metadata.get("views") or {}
-    record: dict[str, Any] | None = None
+def _resolve(store: Store, ref: ViewRef) -> tuple[StoredView | None, dict[str, str]]:
+    """Return a view and its columns by logical name, in the order asked for."""
+    views = stored_views(store)  # the default view is the first
+    found = next((view for view in views if ref.view in (None, view.name)), None)
     available: dict[str, str] = {}
-    if ref.view is not None and ref.view not in views:
-        known = ", ".join(views) or "none"
+    if ref.view is not None and found is None:
+        known = ", ".join(view.name for view in views) or "none"
         raise RecipeMismatchError(
             f"{store.path}: no view {ref.view!r}; it has {known}. Build the store with that view."
         )
-    if views:
-        name = ref.view or str(store.metadata.get("default_view") or next(iter(views)))
-        record = views[name]
-        available = {key: value for key, value in record["columns"].items() if key != IMAGE}
+    if found is not None:
+        available = dict(found.columns)
     elif TENSOR in store.columns:
         available = {name: name for name in store.columns if name != IMAGE}
     if not available:
@@ -271,7 +270,7 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[st
     if ref.columns is None:
         order = {name: place for place, name in enumerate(VIEW_COLUMNS)}
         names = sorted(available, key=lambda name: (order.get(name, len(order)), name))
-        return record, {name: available[name] for name in names}
+        return found, {name: available[name] for name in names}
     chosen: dict[str, str] = {}
     for name in ref.columns:
         if name in available:
@@ -281,7 +280,7 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[st
         else:
             known = ", ".join(sorted({*available, *store.columns}))
             raise UnknownColumnError(f"{store.path}: no column {name!r}; it has {known}.")
-    return record, chosen
+    return found, chosen
 
 
 _open_views: weakref.WeakValueDictionary[ViewRef, StoreView] = weakref.WeakValueDictionary()

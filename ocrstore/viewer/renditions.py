@@ -13,8 +13,9 @@ import xxhash
 
 from ocrstore.errors import OCRStoreError, UnknownColumnError
 from ocrstore.geometry import transform_points
-from ocrstore.schema import COLUMNS, MAPS, VIEW_COLUMNS
+from ocrstore.schema import COLUMNS, IMAGE, INVERSE_MATRIX, MAPS, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store
+from ocrstore.views import fits, readable_views
 
 Matrix = npt.NDArray[np.float64]
 _LARGEST_ENTRY = 1e9
@@ -39,37 +40,20 @@ def find_views(store: Store) -> tuple[ShownView, ...]:
 
     A store that `build` did not make has one view if its columns have the usual names.
     """
-    recorded = store.metadata.get("views")
-    entries: dict[str, Mapping[str, Any]] = {}
-    if isinstance(recorded, Mapping):
-        default = store.metadata.get("default_view")
-        for name in sorted(recorded, key=lambda name: (name != default, str(name))):
-            entry = recorded[name]
-            columns = entry.get("columns") if isinstance(entry, Mapping) else None
-            if isinstance(columns, Mapping):
-                entries[str(name)] = columns
-    if not entries:
-        entries["baked"] = {name: name for name in VIEW_COLUMNS}
-    views = [
-        ShownView(
-            name,
-            {
-                part: column
-                for part, column in columns.items()
-                if isinstance(column, str) and _fits(store, part, column)
-            },
-        )
-        for name, columns in entries.items()
-    ]
-    return tuple(view for view in views if "tensor" in view.columns or view.maps)
+    recorded, _ = readable_views(store)
+    views = [ShownView(view.name, view.columns) for view in recorded]
+    if not views:
+        usual = [name for name in VIEW_COLUMNS if name in store.columns]
+        fitting = {name: name for name in usual if fits(store.columns[name], name)}
+        views = [ShownView("baked", fitting)]
+    return tuple(view for view in views if TENSOR in view.columns or view.maps)
 
 
 def find_picture(store: Store) -> str | None:
     """Return the column with the original pictures, if there is one."""
-    if "image" in store.columns and _is_picture(store, "image"):
-        return "image"
     taken = {column for view in find_views(store) for column in view.columns.values()}
-    return next((n for n in store.columns if n not in taken and _is_picture(store, n)), None)
+    others = [name for name, spec in store.columns.items() if fits(spec, IMAGE)]
+    return next((name for name in (IMAGE, *others) if name in others and name not in taken), None)
 
 
 def picture_size(store: Store, row: int, picture: str | None) -> tuple[int, int] | None:
@@ -86,7 +70,7 @@ def picture_size(store: Store, row: int, picture: str | None) -> tuple[int, int]
 
 def view_matrices(store: Store, row: int, view: ShownView) -> tuple[Matrix, Matrix] | None:
     """Return the matrices from picture to view and back; None where none or no usable one is."""
-    column = view.columns.get("inverse_matrix")
+    column = view.columns.get(INVERSE_MATRIX)
     if column is None:
         return None
     inverse = np.asarray(store[column][row], np.float64)
@@ -101,22 +85,6 @@ def view_matrices(store: Store, row: int, view: ShownView) -> tuple[Matrix, Matr
 def _is_length(value: object) -> TypeGuard[int]:
     """Tell whether an attribute can be a width or height; bool is an int, too."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
-
-
-def _fits(store: Store, part: str, column: str) -> bool:
-    if column not in store.columns:
-        return False
-    if part == "tensor":
-        return _is_picture(store, column)
-    spec = store.columns[column]
-    if part == "inverse_matrix":
-        return tuple(spec.shape) == (3, 3) and spec.dtype in ("float32", "float64")
-    return part in MAPS and len(spec.shape) == 2
-
-
-def _is_picture(store: Store, column: str) -> bool:
-    spec = store.columns[column]
-    return spec.dtype == "uint8" and len(spec.shape) == 3 and spec.shape[2] == 3
 
 
 # ---- encoding ----
@@ -213,8 +181,8 @@ class Thumbnails:
     def __init__(self, store: Store, picture: str | None, view: ShownView | None) -> None:
         self._store = store
         self._picture = picture
-        self._view = view if view is not None and "tensor" in view.columns else None
-        baked = self._view.columns["tensor"] if self._view else None
+        self._view = view if view is not None and TENSOR in view.columns else None
+        baked = self._view.columns[TENSOR] if self._view else None
         self.column = baked or picture
         """The column they are made from."""
 

@@ -8,7 +8,7 @@ from ocrstore.building import derive as deriving
 from ocrstore.building.derive import SkippedPictureError, annotation_hash, stored_sample
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.recipe import Recipe
-from ocrstore.views import View, check_views, stored_views
+from ocrstore.views import View, check_views
 from tests.building.conftest import SIZE
 
 
@@ -74,7 +74,7 @@ def test_a_stored_sample_is_the_sample_again():
 
 
 def test_views_that_cannot_be():
-    """Names, the image column, duplicates, order and unreadable descriptions are refused."""
+    """Names, the image column, duplicates and order are refused."""
     recipe = Recipe.make(size=SIZE)
     bare = Recipe.make(size=SIZE, columns=["tensor"])
     with pytest.raises(SchemaError, match="only the default view"):
@@ -85,9 +85,6 @@ def test_views_that_cannot_be():
         check_views((default, View("v", bare, default=False)))
     with pytest.raises(SchemaError, match="the default view"):
         check_views((further, default))
-    with pytest.raises(SchemaError, match="invalid description of views"):
-        stored_views({"views": {"a": {}}, "default_view": "a"}, where="x.ocrs")
-    assert stored_views({}, where="x.ocrs") == ()
 
 
 def test_a_skipped_picture_survives_pickling():
