@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ocrstore.errors import SchemaError
 from ocrstore.format.codecs import CODECS
 from ocrstore.format.columns import DTYPES, Column
@@ -35,6 +38,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}\Z")
 IMPORTED = "imported"
 """Prefix of a recipe's `map_algorithm` if maps were imported from files."""
 
+Matrix = npt.NDArray[np.float64]
+_LARGEST = 1e9
+"""No matrix between a picture and a view has larger numbers; products of them stay finite."""
 _SIDE = number(1, 65536, whole=True)
 _SHARE = number(0, 1)
 _RECIPE = record(
@@ -249,6 +255,25 @@ def fits(spec: Column, logical: str) -> bool:
     if built_in.role == PICTURE:
         return spec.dtype == "uint8" and len(spec.shape) == 3 and spec.shape[2] == 3
     return len(spec.shape) == 2
+
+
+def view_matrices(store: Store, column: str, row: int) -> tuple[Matrix, Matrix]:
+    """Return the matrices from a sample's upright picture to a view, and back as stored.
+
+    Raises:
+        SchemaError: The stored one cannot be inverted, or not with finite results.
+    """
+    inverse = np.asarray(store[column][row], np.float64)
+    try:
+        forward = np.linalg.inv(inverse)
+    except np.linalg.LinAlgError:
+        forward = np.full((3, 3), np.nan)
+    if not ((np.abs(forward) < _LARGEST).all() and (np.abs(inverse) < _LARGEST).all()):
+        raise SchemaError(
+            f"{store.path}: sample {store.keys[row]!r}, column {column!r}: the matrix cannot be "
+            "inverted. Build the store again."
+        )
+    return forward, inverse
 
 
 def _check_column(store: Store, logical: str, column: str, where: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ocrstore.annotation import Problem
 from ocrstore.building.build import StrPath, make_recipe
 from ocrstore.building.build_report import stored_problems
-from ocrstore.building.derive import Job, Task, stored_sample
+from ocrstore.building.derive import Job, Task, largest_picture, stored_sample
 from ocrstore.building.plan import name_work, why_not
 from ocrstore.building.run import deriver, discarded
 from ocrstore.decode import DECODER_FAMILIES, DEFAULT_MAX_PIXELS
@@ -144,7 +144,7 @@ class _Work:
         job = Job((self.view,), stored_views=(self.view,), store=Path(self.store.path))
         if self.source is not None:
             # every picture of the store passed --max-pixels when it was built
-            job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, self._largest()))
+            job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, largest_picture(self.store)))
         hashes = self.store.index["source_hash"].to_pylist()
         total, start = len(self.store), writer.resumed
         self.result.resumed = start
@@ -172,17 +172,9 @@ class _Work:
     def _tasks(self, start: int) -> Iterator[Task]:
         for row, key in enumerate(self.store.keys[start:], start):
             if self.source is None:
-                yield Task(stored_sample(key, self.store.attributes(row)), row)
+                yield Task(stored_sample(self.store, row), row)
             else:
                 yield Task(self.source[key])
-
-    def _largest(self) -> int:
-        sizes = zip(
-            self.store.index["width"].to_pylist(),
-            self.store.index["height"].to_pylist(),
-            strict=True,
-        )
-        return max((width * height for width, height in sizes), default=0)
 
 
 def _without_image(recipe: Recipe) -> Recipe:

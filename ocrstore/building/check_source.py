@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.build import StrPath
-from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.derive import Derived, Job, JPEGBytes, Task, largest_picture
 from ocrstore.building.plan import not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS
@@ -85,7 +85,7 @@ def check_source(
             raise SourceError(f"{path} was built with map files; give their folder with --maps")
         source = open_source(images, annotations=annotations, format=format)
         result = SourceCheck(str(path), source.description, of=len(store))
-        limit = max(DEFAULT_MAX_PIXELS, _largest(store))
+        limit = max(DEFAULT_MAX_PIXELS, largest_picture(store))
         folder = Path(maps) if maps is not None else None
         job = Job(views, max_pixels=limit, maps_folder=folder)
         there = set(source.keys)
@@ -177,11 +177,6 @@ def _difference(stored: npt.NDArray[Any], live: npt.NDArray[Any]) -> str:
         f"{len(differing)} of {stored.size} values differ, the first at {first}: "
         f"{stored[first]} stored, {live[first]} from the source"
     )
-
-
-def _largest(store: Store) -> int:
-    sizes = zip(store.index["width"].to_pylist(), store.index["height"].to_pylist(), strict=True)
-    return max((width * height for width, height in sizes), default=0)
 
 
 def _plain(value: Any) -> Any:

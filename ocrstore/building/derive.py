@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ocrstore.annotation import Polygon, Problem, SourceSample
+from ocrstore.annotation import AnnotationReader, Polygon, Problem, SourceSample
 from ocrstore.building.map_files import find_maps, import_maps
 from ocrstore.decode import (
     DEFAULT_MAX_PIXELS,
@@ -205,9 +205,10 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
     """Derive views of a sample from the picture and polygons in a store."""
     key = store.keys[row]
     stored = store.attributes(row)
-    sample = stored_sample(key, stored)
+    sample = stored_sample(store, row)
     if reserve is not None:
-        reserve(needed_nbytes(job, (stored["width"], stored["height"])))
+        height, width = store[IMAGE].shapes[row].tolist()[:2]
+        reserve(needed_nbytes(job, (width, height)))
     pixels = store[IMAGE][row]
     points = [polygon.points for polygon in sample.polygons]
     columns: dict[str, npt.NDArray[Any] | JPEGBytes] = {}
@@ -219,19 +220,23 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
     return Derived(key, columns, stored, tuple(problems))
 
 
-def stored_sample(key: str, attributes: Mapping[str, Any]) -> SourceSample:
+def stored_sample(store: Store, row: int) -> SourceSample:
     """Return a stored sample as a source would give it; its polygons are upright."""
+    reader = AnnotationReader(store, row=row)
+    parts = reader.annotation(0)
     polygons = tuple(
-        Polygon(np.array(points, np.float32).reshape(-1, 2), text, ignored, language)
-        for points, text, ignored, language in zip(
-            attributes["polygons"],
-            attributes["texts"],
-            attributes["ignored"],
-            attributes["languages"],
-            strict=True,
-        )
+        Polygon(points, text, ignored, language)
+        for points, ignored, text, language in zip(*parts[:4], strict=True)
     )
-    return SourceSample(key, Path(), polygons, attributes.get("annotated", True))
+    annotated = reader.numbers("annotated", 1)
+    return SourceSample(store.keys[row], Path(), polygons, bool(annotated[0]))
+
+
+def largest_picture(store: Store) -> int:
+    """Return the pixels of a store's largest picture, as recorded; 0 if that is unknown."""
+    reader = AnnotationReader(store)
+    width, height = reader.numbers("width", 0), reader.numbers("height", 0)
+    return int((width * height).max(initial=0))
 
 
 def needed_nbytes(job: Job, size: tuple[int, int]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ocrstore.annotation import Problem, SourceSample
+from ocrstore.annotation import AnnotationReader, Problem, SourceSample
 from ocrstore.building.derive import annotation_hash, file_state, read_picture
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import SchemaError, SourceError
@@ -220,8 +220,8 @@ def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
 
 def _formats(store: Store) -> set[str | None]:
     """Return the formats of a store's pictures; all of them if some names do not tell."""
-    problems = store.index["problems"].to_pylist() if "problems" in store.index.column_names else ()
-    if any(line.startswith("mislabelled") for lines in problems for line in lines or ()):
+    problems = AnnotationReader(store).problems()
+    if any(line.startswith("mislabelled") for lines in problems for line in lines):
         return set(DECODER_FAMILIES)
     return {format_by_name(key) for key in store.keys}
 
@@ -309,6 +309,8 @@ def known_from(table: pa.Table) -> dict[str, Known]:
     names = ("source_nbytes", "source_mtime_ns", "source_hash", "annotation_hash")
     if any(name not in table.column_names for name in ("key", *names)):
         return {}
+    if any(not pa.types.is_integer(table[name].type) or table[name].null_count for name in names):
+        return {}  # not as a build records them
     columns = [table[name].to_pylist() for name in names]
     keys = table["key"].to_pylist()
     return {key: Known(row, *facts) for row, (key, *facts) in enumerate(zip(keys, *columns))}

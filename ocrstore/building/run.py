@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ocrstore.annotation import Problem
+from ocrstore.annotation import AnnotationReader, Problem
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
@@ -232,9 +232,9 @@ class _Run:
         report = self.report
         with Store(self.plan.target) as store:
             report.samples = len(store)
-            lengths = [len(flags) for flags in store.index["ignored"].to_pylist()]
-            report.polygons = sum(lengths)
-            report.ignored_polygons = sum(sum(f) for f in store.index["ignored"].to_pylist())
+            polygons = AnnotationReader(store).all_polygons()
+            report.polygons = int(polygons.counts.sum())
+            report.ignored_polygons = int(polygons.ignored.sum())
             report.columns = {name: int(store[name].nbytes.sum()) for name in store.columns}
             report.nbytes = store.snapshot.mapping.nbytes
             report.fingerprint = store.fingerprint

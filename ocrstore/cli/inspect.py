@@ -23,7 +23,7 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
-from ocrstore.errors import DecodeError
+from ocrstore.errors import DecodeError, SchemaError
 from ocrstore.format.resume import Unfinished
 from ocrstore.inspection.difference import Difference, compare_stores
 from ocrstore.inspection.facts import ColumnSummary, Facts, Summary, gather_facts
@@ -217,7 +217,7 @@ def print_sample(store: Store, facts: SampleFacts, *, picture: bool) -> None:
     if picture:
         try:
             _print_picture(store, facts, out)
-        except DecodeError as exc:
+        except (DecodeError, SchemaError) as exc:
             out.print(f"[yellow]no picture:[/] {shown(exc)}")
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -250,10 +250,14 @@ def _sample_lines(facts: SampleFacts) -> Iterator[tuple[str, str]]:
         if attributes.get("orientation") not in (None, 1):
             text += f", EXIF orientation {attributes['orientation']} undone"
         yield "picture", text
-    if isinstance(attributes.get("polygons"), list):
-        polygons, ignored = facts.polygons, facts.ignored
-        yield "polygons", f"{len(polygons)}, {sum(ignored)} ignored"
-        for points, skip, word in list(zip(polygons, ignored, facts.texts))[:_POLYGONS_SHOWN]:
+    if facts.annotation is not None:
+        polygons, ignored, texts, _, unusable = facts.annotation
+        yield (
+            "polygons",
+            f"{len(polygons)}, {sum(ignored)} ignored"
+            + (f", [red]{unusable} unusable[/]" if unusable else ""),
+        )
+        for points, skip, word in list(zip(polygons, ignored, texts))[:_POLYGONS_SHOWN]:
             yield "", _polygon(points, skip, word)
         if len(polygons) > _POLYGONS_SHOWN:
             yield "", f"[dim]… and {len(polygons) - _POLYGONS_SHOWN} more (--json lists all)[/]"
@@ -298,8 +302,10 @@ def _print_picture(store: Store, facts: SampleFacts, out: Console) -> None:
     height, width = fit(size, (2 * max(8, lines - _LINES_LEFT), min(columns, 160)))
     small = shrink(found.pixels, height, width)
     matrix = np.diag((width / size[1], height / size[0], 1.0)) @ found.to_pixels
-    drawn = draw_outlines(small, facts.polygons, facts.ignored, matrix=matrix)
-    out.print(to_blocks(drawn), soft_wrap=True)
+    if facts.annotation is not None:
+        polygons, ignored = facts.annotation[:2]
+        small = draw_outlines(small, polygons, ignored, matrix=matrix)
+    out.print(to_blocks(small), soft_wrap=True)
 
 
 def print_difference(difference: Difference) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.annotation import Annotation, AnnotationReader
 from ocrstore.errors import DecodeError
 from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
 from ocrstore.store import Store
-from ocrstore.views import readable_views
+from ocrstore.views import readable_views, view_matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +37,8 @@ class SampleFacts:
     row: int
     rows: tuple[SampleRow, ...]
     attributes: dict[str, Any]
-
-    @property
-    def polygons(self) -> list[npt.NDArray[np.float64]]:
-        """Return the polygons, each (n, 2), in pixels of the upright picture."""
-        found = self.attributes.get("polygons")
-        if not isinstance(found, list):
-            return []
-        flat = [np.asarray(points or [], np.float64) for points in found]
-        return [points.reshape(-1, 2) for points in flat if points.size % 2 == 0]
-
-    @property
-    def ignored(self) -> list[bool]:
-        """Return for each polygon whether the source marks it as ignored."""
-        flags = self.attributes.get("ignored")
-        count = len(self.polygons)
-        if not isinstance(flags, list) or len(flags) != count:
-            return [False] * count
-        return [bool(flag) for flag in flags]
-
-    @property
-    def texts(self) -> list[str | None]:
-        """Return the text of each polygon."""
-        texts = self.attributes.get("texts")
-        count = len(self.polygons)
-        return list(texts) if isinstance(texts, list) and len(texts) == count else [None] * count
+    annotation: Annotation | None
+    """None if the store has no polygons."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it in JSON types."""
@@ -91,7 +69,9 @@ def sample_facts(store: Store, key: str) -> SampleFacts:
                 f"{int(column.hashes[row]):016x}",
             )
         )
-    return SampleFacts(str(store.path), key, row, tuple(rows), store.attributes(row))
+    reader = AnnotationReader(store, row=row, strict=False)
+    annotation = reader.annotation(0) if "polygons" in reader.names else None
+    return SampleFacts(str(store.path), key, row, tuple(rows), store.attributes(row), annotation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +101,7 @@ def picture_of(store: Store, row: int) -> SamplePicture | None:
         matrix = np.eye(3)
         inverse = views[0].columns.get(INVERSE_MATRIX) if views else None
         if name != IMAGE and inverse in store.columns:
-            matrix = np.linalg.inv(np.asarray(store[str(inverse)][row]))
+            matrix, _ = view_matrices(store, str(inverse), row)
         try:
             pixels = store[name][row]
         except ImportError as exc:

@@ -16,6 +16,7 @@ from typing import Any
 
 import xxhash
 
+from ocrstore.annotation import AnnotationReader
 from ocrstore.errors import SourceError
 from ocrstore.metadata import readable_build
 from ocrstore.store import Store
@@ -129,13 +130,11 @@ def build_problems(store: Store) -> tuple[dict[str, int], list[Mapping[str, Any]
     found = readable_build(store)[0].get("problems")
     if found is not None:
         return dict(found["counts"]), list(found["first"])
-    if "problems" not in store.index.column_names:
-        return {}, []
     counts: dict[str, int] = {}
     first: list[Mapping[str, Any]] = []
-    for key, lines in zip(store.keys, store.index["problems"].to_pylist()):
-        for line in lines or ():
-            kind, _, message = str(line).partition(": ")
+    for key, lines in zip(store.keys, AnnotationReader(store, strict=False).problems()):
+        for line in lines:
+            kind, _, message = line.partition(": ")
             counts[kind] = counts.get(kind, 0) + 1
             first.append({"kind": kind, "message": message, "key": key, "polygon": None})
     return counts, first

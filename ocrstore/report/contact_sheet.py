@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.inspection.polygon_stats import PolygonStats
 from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
 from ocrstore.report.charts import Markup, join, tag
@@ -101,7 +101,7 @@ def contact_sheet(
     for place, row in enumerate(rows):
         try:
             thumbnail = make_thumbnail(store, row, side=SIDE, view=view)
-        except (CorruptStoreError, DecodeError) as exc:
+        except (CorruptStoreError, DecodeError, SchemaError) as exc:
             cards.append(_damaged(store.keys[row], row, str(exc)))
             continue
         if thumbnail is None:
@@ -120,7 +120,7 @@ def outlines(facts: SampleFacts, thumbnail: Thumbnail) -> Markup | None:
     """Draw a sample's polygons over its thumbnail."""
     drawn = [
         _polygon(points, ignored, text, thumbnail)
-        for points, ignored, text in zip(facts.polygons, facts.ignored, facts.texts)
+        for points, ignored, text in zip(*(facts.annotation or ([], [], []))[:3], strict=True)
     ]
     if not drawn:
         return None
@@ -160,9 +160,9 @@ def _card(
         class_="frame",
         style=f"--ratio:{thumbnail.width / thumbnail.height:.4f}",
     )
-    count, ignored = len(facts.polygons), sum(facts.ignored)
     words = [f"{thumbnail.width} x {thumbnail.height}"]
-    if isinstance(facts.attributes.get("polygons"), list):
+    if facts.annotation is not None:
+        count, ignored = len(facts.annotation.polygons), sum(facts.annotation.ignored)
         words.append(f"{count} polygon{'' if count == 1 else 's'}")
         if ignored:
             words.append(f"{ignored} ignored")
@@ -189,7 +189,7 @@ def _damaged(key: str, row: int, why: str) -> Markup:
 
 
 def _polygon(
-    points: npt.NDArray[np.float64], ignored: bool, text: str | None, thumbnail: Thumbnail
+    points: npt.NDArray[np.float32], ignored: bool, text: str | None, thumbnail: Thumbnail
 ) -> Markup | None:
     moved = np.c_[points, np.ones(len(points))] @ thumbnail.to_frame.T
     with np.errstate(all="ignore"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.sample_facts import sample_facts
 from ocrstore.problems import KINDS
@@ -89,7 +89,7 @@ def suspects_section(store: Store, suspects: Sequence[Suspect], *, shown: int) -
     for place, suspect in enumerate(suspects[:shown], start=1):
         try:
             thumbnail = make_thumbnail(store, suspect.row, side=240)
-        except (CorruptStoreError, DecodeError):
+        except (CorruptStoreError, DecodeError, SchemaError):
             thumbnail = None  # the sheet, or `verify`, says why
         picture: Markup | str = ""
         if thumbnail is not None:

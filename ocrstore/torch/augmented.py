@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ocrstore.annotation import Annotation
 from ocrstore.buffers import BufferPool
 from ocrstore.errors import OCRStoreError, SchemaError, StoreChangedError
 from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.stopwatch import lap
-from ocrstore.torch.annotations import Annotation, polygons_in_view, raw_size
+from ocrstore.torch.annotations import polygons_in_view, raw_size
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory.address_range import map_run
 from ocrstore.torch.memory.column_memory import best_strategy
@@ -73,7 +74,7 @@ class AugmentedView:
         view = self._view
         view.check()
         try:
-            annotation = view.index_reader.annotation(row)
+            annotation = view.annotations.annotation(row)
             if not self._whole:
                 annotation = annotation._replace(polygons=polygons_in_view(view, row))
             lap("annotations")
@@ -100,7 +101,7 @@ class AugmentedView:
         computed["texts"] = made.annotation.texts
         computed["image_filename"] = view.key(row)
         computed["raw_size"] = raw_size(view, row)
-        computed["orientation"] = int(view.index_reader.number("orientation", row) or 1)
+        computed["orientation"] = max(1, int(view.annotations.numbers("orientation", 1)[row]))
         computed["row"] = number
         return computed
 

@@ -37,9 +37,9 @@ from ocrstore.torch.store_view import StoreView, find_view, open_view
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ocrstore.annotation import Annotation
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
-    from ocrstore.torch.annotations import Annotation
     from ocrstore.torch.augmented import AugmentedView, Transform
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -285,7 +285,7 @@ class OCRStoreDataset(Dataset[Any]):
         for view in self.views:
             view.check()
         return {
-            view.key(row): view.index_reader.annotation(row)
+            view.key(row): view.annotations.annotation(row)
             for view in self.views
             for row in range(len(view))
         }

@@ -12,10 +12,11 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ocrstore.annotation import AnnotationReader
 from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
 from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store, StoredColumn, open_store
@@ -23,9 +24,6 @@ from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.views import StoredView, stored_views
-
-if TYPE_CHECKING:
-    from ocrstore.torch.annotations import IndexReader
 
 _MAX_GROUP = 64
 """The most rows of a row group."""
@@ -223,11 +221,9 @@ class StoreView:
         return self.store.snapshot.index.key(row)
 
     @cached_property
-    def index_reader(self) -> IndexReader:
-        """The annotations and attributes of samples; importing Arrow waits for the first use."""
-        from ocrstore.torch.annotations import IndexReader
-
-        return IndexReader(self.store)
+    def annotations(self) -> AnnotationReader:
+        """The annotations of samples; reading the index waits for the first use."""
+        return AnnotationReader(self.store)
 
     def open_file(self) -> FileHandle:
         """Return this process's descriptor of the file."""

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ocrstore.errors import OCRStoreError, UnknownColumnError
+from ocrstore.annotation import AnnotationReader
+from ocrstore.errors import OCRStoreError, SchemaError, UnknownColumnError
 from ocrstore.geometry import transform_points
 from ocrstore.schema import COLUMNS, IMAGE, INVERSE_MATRIX, MAPS, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store
-from ocrstore.views import fits, readable_views
-
-Matrix = npt.NDArray[np.float64]
-_LARGEST_ENTRY = 1e9
-"""No matrix between a picture and a view has larger numbers; products of them stay finite."""
+from ocrstore.views import Matrix, fits, readable_views, view_matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +55,22 @@ def find_picture(store: Store) -> str | None:
 
 def picture_size(store: Store, row: int, picture: str | None) -> tuple[int, int] | None:
     """Return (height, width) of a sample's picture, as recorded or as stored."""
-    record = store.attributes(row)
-    height, width = record.get("height"), record.get("width")
-    if _is_length(height) and _is_length(width):
-        return height, width
+    size = AnnotationReader(store, row=row, strict=False).size(0)
+    if size is not None:
+        return size[1], size[0]
     if picture is None:
         return None
     shape = store[picture].shapes[row].tolist()
     return shape[0], shape[1]
 
 
-def view_matrices(store: Store, row: int, view: ShownView) -> tuple[Matrix, Matrix] | None:
+def shown_matrices(store: Store, row: int, view: ShownView) -> tuple[Matrix, Matrix] | None:
     """Return the matrices from picture to view and back; None where none or no usable one is."""
     column = view.columns.get(INVERSE_MATRIX)
-    if column is None:
-        return None
-    inverse = np.asarray(store[column][row], np.float64)
     try:
-        forward = np.asarray(np.linalg.inv(inverse), np.float64)
-    except np.linalg.LinAlgError:
+        return None if column is None else view_matrices(store, column, row)
+    except SchemaError:
         return None
-    usable = all((np.abs(matrix) < _LARGEST_ENTRY).all() for matrix in (forward, inverse))
-    return (forward, inverse) if usable else None  # not for NaN either
-
-
-def _is_length(value: object) -> TypeGuard[int]:
-    """Tell whether an attribute can be a width or height; bool is an int, too."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
 
 
 # ---- encoding ----
@@ -171,7 +157,7 @@ _SHIFT = 4  # fractional bits of OpenCV's coordinates
 class Outline:
     """A polygon in pixels of the picture, and its state (a key of `COLOURS`)."""
 
-    points: npt.NDArray[np.float64]
+    points: npt.NDArray[np.floating]
     state: str
 
 
@@ -204,7 +190,7 @@ class Thumbnails:
         matrix = np.eye(3)
         corner = np.zeros(2)
         if self._view is not None:
-            matrices = view_matrices(self._store, row, self._view)
+            matrices = shown_matrices(self._store, row, self._view)
             if matrices is not None and size is not None:
                 matrix = matrices[0]
                 pixels, corner = _cut(pixels, matrix, size)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import ocrstore
 from ocrstore.annotation import Polygon, Problem, SourceSample
 from ocrstore.building import derive as deriving
 from ocrstore.building.derive import SkippedPictureError, annotation_hash, stored_sample
@@ -57,7 +58,7 @@ def test_the_annotation_hash_sees_every_difference(other):
     assert annotation_hash(base) != annotation_hash(other)
 
 
-def test_a_stored_sample_is_the_sample_again():
+def test_a_stored_sample_is_the_sample_again(tmp_path):
     """Attributes lead back to the polygons they were made from."""
     given = sample(
         quad([0, 1], [9, 2], [9, 9], text="a", language="fr"), quad([1, 1], [2, 2], [3, 5])
@@ -69,7 +70,9 @@ def test_a_stored_sample_is_the_sample_again():
         "languages": ["fr", None],
         "annotated": True,
     }
-    again = stored_sample("k.jpg", attributes)
+    with ocrstore.create(tmp_path / "a.ocrs", {"a": ocrstore.Column("int8", ())}) as writer:
+        writer.append("k.jpg", {"a": 0}, attributes=attributes)
+    again = stored_sample(ocrstore.open(tmp_path / "a.ocrs"), 0)
     assert annotation_hash(again) == annotation_hash(given)
 
 
