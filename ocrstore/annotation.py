@@ -211,6 +211,8 @@ class AnnotationReader:
             return _Polygons(starts, np.zeros(1, np.int64), np.empty(0, np.float32), None)
         ends, numbers = _cut(polygons)
         values = np.asarray(numbers.to_numpy(zero_copy_only=False))  # nulls become NaN
+        if values.dtype == np.float16:
+            values = values.astype(np.float32)  # the limit is beyond its range
         lengths = np.diff(ends)
         wrong = (lengths % 2 != 0) | (lengths < 2 * self._min_points)
         far = np.flatnonzero(~(np.abs(values) < self._limit))  # NaN, too

@@ -265,7 +265,7 @@ def view_matrices(store: Store, column: str, row: int) -> tuple[Matrix, Matrix]:
     """
     inverse = np.asarray(store[column][row], np.float64)
     try:
-        forward = np.linalg.inv(inverse)
+        forward = np.asarray(np.linalg.inv(inverse), np.float64)
     except np.linalg.LinAlgError:
         forward = np.full((3, 3), np.nan)
     if not ((np.abs(forward) < _LARGEST).all() and (np.abs(inverse) < _LARGEST).all()):

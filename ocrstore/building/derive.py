@@ -140,7 +140,8 @@ class Deriver:
             from ocrstore.store import Store  # most workers never need Arrow and LMDB
 
             assert self._job.store is not None
-            self._store = Store(self._job.store)
+            limit = max(DEFAULT_MAX_PIXELS, self._job.max_pixels) * 3
+            self._store = Store(self._job.store, max_row_nbytes=limit)
         return derive_stored(self._store, task.row, self._job, reserve=reserve)
 
 

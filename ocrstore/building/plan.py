@@ -16,6 +16,7 @@ from ocrstore.building.derive import annotation_hash, file_state, read_picture
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.columns import Column
+from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.format.resume import Unfinished, find_unfinished
 from ocrstore.metadata import build_record
 from ocrstore.sources import Source
@@ -140,7 +141,9 @@ def plan_build(
             old=None,
             **facts,
         )
-    old = Store(target)  # raises for a file that is not a store: --force does not replace that
+    # raises for a file that is not a store: --force does not replace that. Its rows passed the
+    # --max-pixels of another build
+    old = Store(target, max_row_nbytes=MAX_ROW_NBYTES)
     before = built_views(old)
     if force:
         changes = compare(source, {}, maps_folder=None)
