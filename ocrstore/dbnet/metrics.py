@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
-from ocrstore.evaluation.icdar import Figures, PictureScore, match, over_pictures
+from ocrstore.evaluation.icdar2015 import Figures, PictureScore, match, over_pictures
 
 _CHARACTER_COUNTS = tuple(field.name for field in fields(CharacterScore))
 

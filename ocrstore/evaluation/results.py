@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
-from ocrstore.evaluation.icdar import Figures, PictureScore, match, over_pictures
+from ocrstore.evaluation.icdar2015 import Figures, PictureScore, match, over_pictures
 from ocrstore.geometry import transform_points
 from ocrstore.store import Store
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ocrstore.errors import SourceError
-from ocrstore.evaluation.icdar import Pairing, PictureScore, harmonic_mean, pair
+from ocrstore.evaluation.icdar2015 import Pairing, PictureScore, harmonic_mean, pair
 from ocrstore.store import Store
 
 _PREFIX = re.compile(r"^(?:res|gt)_", re.IGNORECASE)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ocrstore.evaluation.icdar import PictureScore, harmonic_mean, match, over_pictures, pair
+from ocrstore.evaluation.icdar2015 import PictureScore, harmonic_mean, match, over_pictures, pair
 from ocrstore.evaluation.polygons import area, iou_matrix
 
 
