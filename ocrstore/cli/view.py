@@ -39,8 +39,8 @@ def view_command(store: Path, predictions: Path | None, port: int, no_browser: b
         from ocrstore.viewer.live import Live
         from ocrstore.viewer.serve import Viewer, open_browser
     out = console()
-    with progress_bar("matching predictions", quiet=predictions is None) as tell:
-        live = Live(store, predictions=predictions, tell=tell)
+    with progress_bar("matching predictions", quiet=predictions is None) as advance:
+        live = Live(store, predictions=predictions, progress=advance)
     scores = live.catalog.scores
     if scores is not None:
         total = scores.total

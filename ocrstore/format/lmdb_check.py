@@ -156,11 +156,11 @@ class _Walk:
     def check_counts(self) -> None:
         tree = self.tree
         found = (self.branch_pages, self.leaf_pages, self.overflow_pages, self.entries)
-        said = (tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries)
-        if found != said:
+        recorded = (tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries)
+        if found != recorded:
             self.report.problems.append(
-                f"the {self.name} tree records {said} branch, leaf and overflow pages and entries; "
-                f"there are {found}"
+                f"the {self.name} tree records {recorded} branch, leaf and overflow pages and "
+                f"entries; there are {found}"
             )
 
     def _claim(self, page: int, pages: int, owner: str) -> None:
