@@ -264,7 +264,7 @@ def _grow_polygon(contour: npt.NDArray[np.int32], params: PostParams) -> Floats 
     perimeter = cv2.arcLength(contour, True)
     outline = cv2.approxPolyDP(contour, 0.005 * perimeter, True).reshape(-1, 2)
     if len(outline) < 3 or cv2.contourArea(outline) < 1:
-        # a line: its rectangle is all that can be said
+        # a line: its rectangle is the best answer
         grown: Floats = _grow_rectangles([contour], params)[0]
         return grown
     offset = polygon_offset(cv2.contourArea(outline), cv2.arcLength(outline, True), params)
