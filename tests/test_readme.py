@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A folder with the stores that the README speaks of, built from drawn pictures."""
+    """A folder with the stores that the README names, built from drawn pictures."""
     import ocrstore
     from tools.scenes import write_scenes
 

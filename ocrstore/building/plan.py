@@ -128,29 +128,20 @@ def plan_build(
         "force": force,
         "unfinished": find_unfinished(target),
     }
-    if not target.exists():
+    # raises for a file that is not a store: --force does not replace that
+    old = Store(target) if target.exists() else None
+    if old is None or force:
         changes = compare(source, {}, maps_folder=None)
-        reasons = [f"{target} does not exist yet", *changes.reasons()]
+        why = f"{target} does not exist yet" if old is None else "--force rebuilds from scratch"
         return BuildPlan(
             views=(asked,),
             action="create",
-            reasons=tuple(reasons),
+            reasons=(why, *changes.reasons()),
             changes=changes,
             old=None,
             **facts,
         )
-    old = Store(target)  # raises for a file that is not a store: --force does not replace that
     before = stored_views(old.metadata, where=str(target))
-    if force:
-        changes = compare(source, {}, maps_folder=None)
-        return BuildPlan(
-            views=(asked,),
-            action="create",
-            reasons=("--force rebuilds from scratch", *changes.reasons()),
-            changes=changes,
-            old=None,
-            **facts,
-        )
     if not before:
         raise SchemaError(
             f"{target} was not built from pictures and cannot be updated; "

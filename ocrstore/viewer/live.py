@@ -1,4 +1,4 @@
-"""Hold the open store, and notice when its file is replaced, appended to, removed or damaged."""
+"""Keep a store open, and detect that its file was replaced, appended to, removed or damaged."""
 
 from __future__ import annotations
 

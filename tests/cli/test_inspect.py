@@ -119,7 +119,7 @@ def test_a_sound_store_verifies_in_full(run, built):
 
 
 def test_the_source_is_newer(run, own):
-    """Changed, new and gone pictures, and annotations written since, are told apart."""
+    """Changed, new and gone pictures, and annotations written since, are distinguished."""
     images = own.parent / "images"
     assert json.loads(run(own, "--source", images, "--json")[1])["source"]["state"] == "up to date"
     (images / "a.jpg").write_bytes((images / "b.jpg").read_bytes())

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ocrstore.evaluation.icdar2015 import PictureScore, harmonic_mean, over_pictures, pair
-from ocrstore.evaluation.polygons import area, iou_matrix
+from ocrstore.evaluation.polygons import area
+from tests.evaluation.iou import iou_matrix
 
 
 def match(*polygons, **options):
