@@ -90,7 +90,7 @@ def main() -> None:
     best = folder / "run" / "best.ckpt"
     run("eval", val, "--checkpoint", best)
     run("predict", unseen / "images", "--checkpoint", best, "--out", folder / "boxes", "--quiet")
-    picture = draw_found(unseen, folder / "boxes", folder / "found.jpg")
+    picture = draw_found(unseen, folder / "boxes", folder / "found.png")
     say(f"Done. Found boxes (red) beside the true ones (green), on unseen pictures: {picture}")
     print("Try it on your own folder:\n")
     print("  ocrstore build images/ --annotations gt/ --out my.ocrs --dry-run")
