@@ -110,7 +110,7 @@ def test_whole_tree_given_as_images(make):
 
 
 def test_nothing_found_is_a_plain_folder(make):
-    """Without annotations every picture is kept, not annotated, and the searched places reported."""
+    """Without annotations every picture is kept, not annotated; searched places are reported."""
     source = open_source(make({"a.jpg": None, "README.txt": "nothing here\n"}))
     assert source.dialect == "folder" and "no annotations found beside" in source.description
     (sample,) = source
