@@ -276,7 +276,7 @@ def _import_foreign(tree: Mapping[str, Any]) -> None:
             importlib.import_module(module)
         except ImportError as exc:
             raise SchemaError(
-                f"the pipeline needs {tree['__class_fullname__']}, but its module cannot be "
+                f"the pipeline needs {tree['__class_fullname__']}, whose module cannot be "
                 f"imported: {exc}"
             ) from exc
     for child in tree.get("transforms") or ():

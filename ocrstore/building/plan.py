@@ -128,20 +128,29 @@ def plan_build(
         "force": force,
         "unfinished": find_unfinished(target),
     }
-    # raises for a file that is not a store: --force does not replace that
-    old = Store(target) if target.exists() else None
-    if old is None or force:
+    if not target.exists():
         changes = compare(source, {}, maps_folder=None)
-        why = f"{target} does not exist yet" if old is None else "--force rebuilds from scratch"
+        reasons = [f"{target} does not exist yet", *changes.reasons()]
         return BuildPlan(
             views=(asked,),
             action="create",
-            reasons=(why, *changes.reasons()),
+            reasons=tuple(reasons),
             changes=changes,
             old=None,
             **facts,
         )
+    old = Store(target)  # raises for a file that is not a store: --force does not replace that
     before = stored_views(old.metadata, where=str(target))
+    if force:
+        changes = compare(source, {}, maps_folder=None)
+        return BuildPlan(
+            views=(asked,),
+            action="create",
+            reasons=("--force rebuilds from scratch", *changes.reasons()),
+            changes=changes,
+            old=None,
+            **facts,
+        )
     if not before:
         raise SchemaError(
             f"{target} was not built from pictures and cannot be updated; "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
+import tempfile
 from pathlib import Path
 
 from ocrstore.errors import OCRStoreError, WriteError
@@ -69,12 +70,19 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
 def write_report(store: Store, out: Path, *, samples: int = SAMPLES) -> int:
     """Write the report to a file atomically; return its size in bytes."""
     data = make_report(store, samples=samples).encode()
-    partial = out.with_name(f".{out.name}.partial")
+    folder = out.absolute().parent
     try:
-        partial.write_bytes(data)
-        partial.replace(out)
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{out.name}.", suffix=".part")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(name).chmod(0o666 & ~mask)  # mkstemp makes it 0600
+            Path(name).replace(out)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
     except OSError as exc:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         raise WriteError(f"{out}: the report cannot be written: {exc.strerror}") from exc
     return len(data)

@@ -1,7 +1,10 @@
 """Builds that are killed, interrupted or run out of disk: nothing is lost, the next one resumes."""
 
+import os
 import signal
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -9,8 +12,8 @@ import ocrstore
 from ocrstore.building.build import build
 from ocrstore.errors import WorkerDiedError
 from ocrstore.verification import verify
-from tests.building.conftest import SIZE, draw, encode, kinds
-from tests.building.interrupting import GROUP, SMALL, fresh, go_on, run_child, run_script
+from tests.building.conftest import REPOSITORY, SIZE, draw, encode, kinds
+from tests.building.interrupting import GROUP, SMALL, fresh, go_on, run_child
 
 COUNT = 150
 
@@ -74,7 +77,14 @@ def test_ctrl_c_on_the_command_line(many):
                     "--size", "{SIZE}", "--workers", "0"]
         main()
     """
-    done = run_script(script)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        encoding="utf-8",
+        start_new_session=True,
+        timeout=300,
+    )
     assert done.returncode == 130 and "run the same command to resume" in done.stderr
     assert go_on(many).resumed == GROUP
 
