@@ -8,7 +8,7 @@ release = version = ocrstore.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["benchmarks.csv", "images"]
+exclude_patterns = ["figures", "images"]  # figures/ holds fragments that benchmarks.md includes
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
