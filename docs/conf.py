@@ -14,6 +14,7 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["figures", "images"]  # figures/ holds what benchmarks.md includes
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+highlight_language = "none"  # the default of indented blocks: commands and what they print
 smartquotes = False  # they turn the -- of options into dashes
 
 autodoc_member_order = "bysource"
