@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import pickle
 import re
@@ -131,10 +132,23 @@ def test_relative_links_lead_somewhere(page):
 
 @pages
 def test_paths_exist(page):
-    """Each path of the repository that a page names in code is there."""
+    """Each path of the repository, and each module, that a page names in code is there."""
     text = page.read_text("utf-8")
     for path in re.findall(r"`((?:ocrstore|tests|tools|docs)/[\w./-]*)`", text):
         assert (ROOT / path).exists(), path
+    # modules may be named from ocrstore/ on, tests of the specification by their names alone
+    roots = (ROOT, ROOT / "ocrstore", ROOT / "tests" / "format")
+    for path in re.findall(r"`([\w/]+\.py)`", text):
+        assert any((root / path).is_file() for root in roots), path
+
+
+def test_modules_of_the_format_exist():
+    """The table in design.md names each module of ocrstore/format, and no other."""
+    text = (DOCS / "design.md").read_text("utf-8")
+    section = text.partition("## The modules of the format")[2].partition("\n\n`")[0]
+    named = re.findall(r"`(\w+)`", section)
+    there = {path.stem for path in (ROOT / "ocrstore" / "format").glob("*.py")} - {"__init__"}
+    assert sorted(named) == sorted(there)
 
 
 @pages
@@ -176,6 +190,15 @@ def test_reference_is_complete():
     assert public <= listed, public - listed
     exported = ast_all(ROOT / "ocrstore" / "torch" / "__init__.py")
     assert {f"ocrstore.torch.{name}" for name in exported} <= listed
+
+
+def test_reference_targets_exist():
+    """Every name in the Python reference can be imported."""
+    pytest.importorskip("lightning")
+    text = (DOCS / "api.md").read_text("utf-8")
+    for target in re.findall(r"auto(?:function|class|exception):: (\S+)", text):
+        module, _, name = target.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), target
 
 
 def ast_all(path):
