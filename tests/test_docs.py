@@ -165,7 +165,8 @@ def test_commands_and_options_exist(page):
 def test_command_lines_are_found():
     """The test above reads code blocks, indented lines, wrapped lines and text."""
     text = (
-        "```console\n$ ocrstore build a \\\n  --out b\nocrstore: printed\n$ srun ocrstore train c\n```\n"
+        "```console\n$ ocrstore build a \\\n  --out b\nocrstore: printed\n"
+        "$ srun ocrstore train c\n```\n"
         "\n    ocrstore view d\n\nSee `ocrstore\nverify e`, not `ocrstore.verify`.\n"
     )
     found = [line.split() for line in commands_in(text)]
