@@ -1,4 +1,4 @@
-"""Take the screenshots of docs/viewer.md in headless Chromium, from pictures drawn on the spot.
+"""Take the screenshots of docs/inspect.md in headless Chromium, from pictures drawn on the spot.
 
     python tools/viewer_images.py [--out docs/images]
 

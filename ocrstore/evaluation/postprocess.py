@@ -19,7 +19,7 @@ There are two sets of rules. The default ones (`rules="ocrstore"`):
 The default rules keep text that the others lose. A region is shrunk to 3 px or less where text is
 up to about 10 px high, and is dropped there before it could grow; the rectangle around slanted or
 curved text is half empty, which lowers its score; and 1.5 A / L gives back less of a region the
-longer it is. docs/dbnet.md has the figures.
+longer it is. docs/training.md has the figures.
 """
 
 from __future__ import annotations
