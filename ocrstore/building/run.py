@@ -90,7 +90,7 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     Raises:
         StoreExistsError: The source has none of the store's samples: probably the wrong folder.
         SourceError: No picture can be used, or with `on_error="fail"` something was left out.
-        WorkerDiedError: A worker process was killed. Finished samples are kept.
+        WorkerDiedError: A worker process was killed. Finished row groups are kept.
     """
     if plan.mistaken:
         raise StoreExistsError(
@@ -348,7 +348,7 @@ class _Run:
                 if self.options.on_error == "fail":
                     where = f"{problem.key}: " if problem.key else ""
                     raise SourceError(
-                        f"{where}{problem.message} ({problem.kind}). Finished samples are kept; "
+                        f"{where}{problem.message} ({problem.kind}). Finished row groups are kept; "
                         "fix it and build again, or use --on-error skip"
                     )
 

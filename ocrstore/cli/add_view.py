@@ -9,6 +9,7 @@ import click
 from rich.markup import escape
 
 from ocrstore.building.add_view import add_view
+from ocrstore.building.plan import describe_interruption
 from ocrstore.cli.console import (
     STORE,
     console,
@@ -72,7 +73,7 @@ def add_view_command(
                 progress=advance,
             )
     except KeyboardInterrupt:
-        fail("interrupted. Finished samples are kept; run the same command to resume.")
+        fail(f"interrupted. {describe_interruption(store, 'add-view')}")
         return 130
     if as_json:
         print_json(dataclasses.asdict(result))

@@ -18,7 +18,7 @@ from rich.table import Table
 from ocrstore.building.build import make_recipe, prepare
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
-from ocrstore.building.plan import BuildPlan
+from ocrstore.building.plan import BuildPlan, describe_interruption
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
 from ocrstore.cli.console import TARGET, console, counted, fail, human_bytes, print_json
@@ -225,7 +225,10 @@ def build_command(
         with _bar(quiet=as_json) as tell:
             result = execute(plan, options.with_progress(tell))
     except KeyboardInterrupt:
-        fail("interrupted. Finished samples are kept; run the same command to resume.")
+        kept_work = describe_interruption(plan.target, "build")
+        if force:
+            kept_work = "The same command starts from scratch, because of --force."
+        fail(f"interrupted. {kept_work}")
         return 130
     if report is not None:
         result.write(report)
