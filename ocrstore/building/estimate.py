@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ocrstore.building.derive import Job, JPEGBytes, SkippedPictureError, derive
+from ocrstore.building.view_size import spread
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SourceError
 from ocrstore.format.codecs import encode_row
@@ -60,7 +61,7 @@ def estimate(
     job = Job(views, max_pixels=max_pixels)
     sizes: dict[str, dict[str, list[int]]] = {name: {} for name in columns}
     raw_images: list[int] = []
-    for row in _spread(len(source), MEASURED):
+    for row in spread(len(source), MEASURED):
         try:
             derived = derive(source.at(row), job)
         except SkippedPictureError:
@@ -100,7 +101,7 @@ def estimate(
 def _headers(source: Source, max_pixels: int) -> tuple[float, set[str]]:
     """Return the mean size of a decoded picture in bytes, and the file formats found."""
     sizes, formats = [], set()
-    for row in _spread(len(source), _LOOKED_AT):
+    for row in spread(len(source), _LOOKED_AT):
         try:
             picture = open_picture(source.at(row).path.read_bytes(), max_pixels=max_pixels)
         except (OSError, DecodeError):
@@ -109,13 +110,6 @@ def _headers(source: Source, max_pixels: int) -> tuple[float, set[str]]:
         formats.add(picture.format)
         sizes.append(3 * width * height)
     return float(np.mean(sizes)), formats
-
-
-def _spread(count: int, wanted: int) -> Sequence[int]:
-    """Choose rows at even distances."""
-    if count <= wanted:
-        return range(count)
-    return [round(i * (count - 1) / (wanted - 1)) for i in range(wanted)]
 
 
 HEADROOM = 0.8

@@ -104,6 +104,7 @@ def interrupt_command(many, *options, after):
         timeout=300,
     )
 
+
 def test_what_changes_between_the_runs(many):
     """A resumed build sees pictures that changed, went, came, or got another annotation since."""
     body = "if now.done == 100: os.kill(os.getpid(), signal.SIGTERM)"
