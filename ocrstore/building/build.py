@@ -73,6 +73,7 @@ def build(
         SchemaError: The arguments contradict each other.
         StoreExistsError: The folder has none of the store's samples.
         StoreBusyError: Another process is writing.
+        WriteError: The disk has no room for the store, or is full.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     plan, options = prepare(

@@ -17,6 +17,7 @@ import xxhash
 from ocrstore.annotation import Problem
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.estimate import check_disk_space
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
 from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
 from ocrstore.building.workers import Inline, Pool
@@ -94,12 +95,14 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     Raises:
         StoreExistsError: The source has none of the store's samples: probably the wrong folder.
         SourceError: No picture can be used, or with `on_error="fail"` something was left out.
+        WriteError: The disk has no room for it, by an estimate before the work, or is full.
         WorkerDiedError: A worker process was killed. Finished row groups are kept.
     """
     if plan.mistaken:
         raise StoreExistsError(
             f"{plan.target}: {plan.mistaken} Nothing was changed; use --force to replace the store"
         )
+    check_disk_space(plan, max_pixels=options.max_pixels)
     run = _Run(plan, options)
     run.start()
     if plan.action == "update":

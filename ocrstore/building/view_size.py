@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ocrstore.building.derive import why_undrawable
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SchemaError
-from ocrstore.evaluation.icdar import Figures, match, over_pictures
+from ocrstore.evaluation.icdar2015 import Figures, over_pictures, pair
 from ocrstore.evaluation.postprocess import detect_one, params_for
 from ocrstore.geometry import (
     Geometry,
@@ -227,7 +227,7 @@ def _evaluate(
         maps = draw_maps(moved, ignored, *geometry.view_size, params=recipe.maps)
         size = (scene.width, scene.height)
         found = detect_one(maps.prob_map, inverse_matrix=inverse, size=size, params=params)
-        scores.append(match(found.polygons, [scene.polygons[i] for i in kept], ignored))
+        scores.append(pair(found.polygons, [scene.polygons[i] for i in kept], ignored).score)
     truths = sum(score.truths for score in scores)
     figures = over_pictures(
         matched=sum(score.matched for score in scores),
