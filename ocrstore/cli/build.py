@@ -364,3 +364,9 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
         out.print(f"[green]✓[/] {escape(result.store)}")
     else:
         out.print(f"[red]✗[/] {escape(result.store)} is complete except for the problems above")
+    if result.problems:
+        out.print(
+            "after a fix in pictures or annotations, the same command updates only the samples "
+            "concerned, in seconds",
+            style="dim",
+        )

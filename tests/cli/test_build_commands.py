@@ -34,7 +34,7 @@ def test_build_prints_what_and_why(images, run, tmp_path):
     assert "3 of 3 pictures; 3 derived, 0 reused" in out and "6, 3 of them ignored" in out
     assert "tensor 36.9 kB" in out and "samples/s" in out
     code, out, _ = run("build", images, "--out", store, "--size", "64")
-    assert code == 0 and "nothing has changed" in out
+    assert code == 0 and "nothing has changed" in out and "after a fix" not in out
     (images / "img [1].jpg").unlink()
     code, out, _ = run("build", images, "--out", store, "--size", "96x64")
     assert "size: [64, 64] -> [96, 64]" in out and "1 removed picture (img [1].jpg)" in out
@@ -48,6 +48,7 @@ def test_build_reports_problems_and_fails(images, run, tmp_path):
     (images / "odd.jpg").write_bytes(b"")
     code, out, _ = run("build", images, "--out", store, "--size", 32, "--report", report)
     assert code == 1 and "1 bad-picture" in out and "odd.jpg: the file is empty" in out
+    assert "the same command updates only the samples concerned" in out
     record = json.loads(report.read_text())
     assert record["skipped"] == ["odd.jpg"] and record["counts"]["bad-picture"] == 1
     code, out, _ = run("build", images, "--out", store, "--size", 32, "--json")
