@@ -35,12 +35,16 @@ from tools.torture.scenarios import SCENARIOS
 ROOT = Path(__file__).parents[2]
 
 
-def campaign(bench: Bench, state: dict[str, Any], file: Path, *, seconds: float) -> None:
-    """Run cases, of the scenario that had the least of its share, until the time is over."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        scenario = min(SCENARIOS, key=lambda s: state["seconds"].get(s.__name__, 0) / SCENARIOS[s])
-        name = scenario.__name__
+def campaign(bench: Bench, state: dict[str, Any], options: argparse.Namespace) -> None:
+    """Run cases, of the scenario that had the least of its share, until time or cases are over."""
+    end = time.monotonic() + options.minutes * 60
+    names = options.only.split(",") if options.only else list(SCENARIOS)
+    file: Path = options.state
+    while options.cases or time.monotonic() < end:
+        open_ = [n for n in names if not options.cases or state["cases"].get(n, 0) < options.cases]
+        if not open_:
+            break
+        name = min(open_, key=lambda n: state["seconds"].get(n, 0) / SCENARIOS[n][1])
         number, begin = state["cases"].get(name, 0), time.monotonic()
         one_case(bench, state, name, number)
         state["cases"][name] = number + 1
@@ -51,8 +55,7 @@ def campaign(bench: Bench, state: dict[str, Any], file: Path, *, seconds: float)
 
 def one_case(bench: Bench, state: dict[str, Any], name: str, number: int) -> None:
     """Run one case and enter what it found."""
-    scenario = next(s for s in SCENARIOS if s.__name__ == name)
-    scenario(bench, Random(f"{state['seed']}-{name}-{number}"))
+    SCENARIOS[name][0](bench, Random(f"{state['seed']}-{name}-{number}"))
     counts = Counter(state["codes"].get(name, {})) + bench.counts
     state["codes"][name] = dict(counts)
     for finding, command in bench.findings:
@@ -75,8 +78,7 @@ def summary(state: dict[str, Any]) -> str:
         "| scenario | cases | commands | exit 0 | 1 | 2 | 130 | 143 | killed | findings |",
         "|---" * 10 + "|",
     ]
-    for scenario in SCENARIOS:
-        name = scenario.__name__
+    for name in SCENARIOS:
         counts = state["codes"].get(name, {})
         found = sum(
             e["count"] for key, e in state["findings"].items() if key.startswith(f"{name}:")
@@ -136,6 +138,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--cases", type=int, help="run so many cases of each scenario instead")
+    parser.add_argument("--only", help=f"some of {','.join(SCENARIOS)}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--state", type=Path, default=Path(".torture/state.json"))
     parser.add_argument("--case", help="scenario:number; run this case alone and show its output")
@@ -157,7 +161,7 @@ def main() -> None:
             name, _, number = options.case.partition(":")
             one_case(bench, state, name, int(number))
         else:
-            campaign(bench, state, options.state, seconds=options.minutes * 60)
+            campaign(bench, state, options)
     finally:
         shutil.rmtree(folder)
         Path(os.environ["LD_PRELOAD"]).unlink(missing_ok=True)

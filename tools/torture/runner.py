@@ -256,7 +256,10 @@ class Runner:
         self.counts[{-9: "killed", -15: "143"}.get(code, str(code))] += 1
         self.findings += [(finding, command) for finding in outcome.findings]
         if self.loud:
-            print(f"--- {command}\n{outcome.text}--- {code} {outcome.findings}", flush=True)
+            print(
+                f"--- {command}\n{outcome.text}--- {code} {outcome.seconds:.2f} s {outcome.findings}",
+                flush=True,
+            )
         return outcome
 
     def _end_session(self, session: int) -> str:
