@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 MODES = {"before": 1, "halfway": 2, "fail": 3}  # of tests/drivers/faults.c
 MEMORY = 6 * 2**30
@@ -55,6 +55,15 @@ class Outcome:
     text: str
     seconds: float
     findings: list[str] = field(default_factory=list)
+
+
+class Started(NamedTuple):
+    """A command at work; `ready` can be read when it begins."""
+
+    child: int
+    ready: int
+    output: IO[str]
+    command: str
 
 
 # -- what runs in children
@@ -167,14 +176,14 @@ class Runner:
         self.counts: Counter[str] = Counter()
         self.findings: list[tuple[str, str]] = []
 
-    def start(
-        self, *arguments: object, blow: Blow = NONE, fresh: bool = False
-    ) -> tuple[int, Any, str]:
+    def start(self, *arguments: object, blow: Blow = NONE, fresh: bool = False) -> Started:
         """Fork a child that runs a command, in a session of its own; `fresh` in a new Python."""
         output = tempfile.TemporaryFile("w+", dir=self.folder, errors="replace")  # noqa: SIM115  # closed by `finish`
+        ready, told = os.pipe()
         child = os.fork()
         if child:
-            return child, output, " ".join(map(str, arguments))
+            os.close(told)
+            return Started(child, ready, output, " ".join(map(str, arguments)))
         code = 70
         try:
             os.setsid()
@@ -197,6 +206,7 @@ class Runner:
                 + MEMORY
             )
             resource.setrlimit(resource.RLIMIT_AS, (size, size))
+            os.write(told, b"x")  # with `fresh` exec closes it
             if blow.call:
                 mode, position, error = blow.call
                 ctypes.CDLL(None).faults_arm(MODES[mode], ctypes.c_long(position), error)
@@ -211,9 +221,11 @@ class Runner:
         finally:
             os._exit(code)
 
-    def finish(self, started: tuple[int, Any, str], blow: Blow = NONE) -> Outcome:
+    def finish(self, started: Started, blow: Blow = NONE) -> Outcome:
         """Wait for a command, strike it if asked to, and judge how it ended."""
-        child, output, command = started
+        child, ready, output, command = started
+        os.read(ready, 1)
+        os.close(ready)
         begin, sent = time.monotonic(), 0
         while not (waited := os.waitpid(child, os.WNOHANG))[0]:
             passed = time.monotonic() - begin
