@@ -58,13 +58,14 @@ def one_case(bench: Bench, state: dict[str, Any], name: str, number: int) -> Non
     SCENARIOS[name][0](bench, Random(f"{state['seed']}-{name}-{number}"))
     counts = Counter(state["codes"].get(name, {})) + bench.counts
     state["codes"][name] = dict(counts)
-    for finding, command in bench.findings:
+    for finding, command, text in bench.findings:
         command = command.replace(str(bench.folder), "")
         entry = state["findings"].setdefault(
             f"{name}: {command.split()[0]}: {finding}", {"count": 0}
         )
         if not entry["count"]:
-            entry.update(case=f"--seed {state['seed']} --case {name}:{number}", command=command)
+            case = f"--seed {state['seed']} --case {name}:{number}"
+            entry.update(case=case, command=command, output=text[-4000:])
             print(f"{name}:{number}: {command}: {finding}", flush=True)
         entry["count"] += 1
     bench.counts.clear()

@@ -174,7 +174,7 @@ class Runner:
         self.temporary = folder / "temporary"
         self.temporary.mkdir()
         self.counts: Counter[str] = Counter()
-        self.findings: list[tuple[str, str]] = []
+        self.findings: list[tuple[str, str, str]] = []
 
     def start(self, *arguments: object, blow: Blow = NONE, fresh: bool = False) -> Started:
         """Fork a child that runs a command, in a session of its own; `fresh` in a new Python."""
@@ -211,6 +211,7 @@ class Runner:
                 mode, position, error = blow.call
                 ctypes.CDLL(None).faults_arm(MODES[mode], ctypes.c_long(position), error)
             code = run_command([str(a) for a in arguments])
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # what follows is not ours to interrupt
             if blow.call:
                 calls = ctypes.CDLL(None).faults_calls()
                 ctypes.CDLL(None).faults_arm(0, ctypes.c_long(0), 0)
@@ -266,7 +267,7 @@ class Runner:
             (self.folder / "imported").unlink()
             outcome.findings.append("imports a module that a file names")
         self.counts[{-9: "killed", -15: "143"}.get(code, str(code))] += 1
-        self.findings += [(finding, command) for finding in outcome.findings]
+        self.findings += [(finding, command, outcome.text) for finding in outcome.findings]
         if self.loud:
             print(
                 f"--- {command}\n{outcome.text}--- {code} {outcome.seconds:.2f} s {outcome.findings}",
@@ -291,7 +292,7 @@ class Runner:
 
     def note(self, finding: str, command: str) -> None:
         """Add a finding that is no matter of a single command's end."""
-        self.findings.append((finding, command))
+        self.findings.append((finding, command, ""))
 
 
 def session_members(session: int) -> list[int]:
