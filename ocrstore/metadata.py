@@ -1,4 +1,4 @@
-"""Check the manifest's metadata against a schema, and read what a build recorded there.
+"""Check the manifest's metadata against a schema, read what a build recorded there, compare JSON.
 
 Metadata may be anybody's and of any content; it is checked when it is used, not when a store is
 opened, so that arrays can be read whatever it says.
@@ -6,6 +6,7 @@ opened, so that arrays can be read whatever it says.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -167,3 +168,21 @@ def readable_build(store: Store) -> tuple[Mapping[str, Any], str]:
         return build_record(store), ""
     except SchemaError as exc:
         return {}, str(exc)
+
+
+def diff_json(one: Any, other: Any, *, where: str = "") -> list[str]:
+    """Return one line for each leaf that differs, like `maps.shrink_ratio: 0.4 -> 0.5`."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        lines: list[str] = []
+        for key in [*one, *(key for key in other if key not in one)]:
+            inner = f"{where}.{key}" if where else str(key)
+            lines += diff_json(one.get(key), other.get(key), where=inner)
+        return lines
+    if _is_tree(one) and _is_tree(other) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [line for i, (a, b) in pairs for line in diff_json(a, b, where=f"{where}[{i}]")]
+    return [] if one == other else [f"{where}: {json.dumps(one)} -> {json.dumps(other)}"]
+
+
+def _is_tree(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value)

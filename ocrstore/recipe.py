@@ -19,8 +19,8 @@ from ocrstore.errors import SchemaError
 from ocrstore.format.codecs import CODECS
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
 from ocrstore.maps import ALGORITHM, MapParams
+from ocrstore.metadata import diff_json
 from ocrstore.schema import COLUMNS, IMAGE, default_dtype
-from ocrstore.views import diff_json
 
 if TYPE_CHECKING:
     from ocrstore.pipeline import Pipeline

@@ -1,4 +1,4 @@
-"""Manifests and attributes changed at random, with right hashes, through everything that reads them.
+"""Manifests and attributes changed at random, with right hashes, through all that reads them.
 
 Whatever a store says, only ocrstore's errors leave its readers.
 """

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ocrstore.metadata import readable_build
+from ocrstore.metadata import diff_json, readable_build
 from ocrstore.store import Store
-from ocrstore.views import diff_json, readable_views
+from ocrstore.views import readable_views
 
 # the time of a file is not content
 _NOT_COMPARED = {"source_mtime_ns"}

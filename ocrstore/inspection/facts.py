@@ -20,6 +20,7 @@ from ocrstore.inspection.source_status import (
 from ocrstore.metadata import readable_build
 from ocrstore.store import Store
 from ocrstore.verification import Integrity, check_headers
+from ocrstore.view_bound import ViewBound, recorded_bounds
 from ocrstore.views import StoredView, readable_views
 
 
@@ -107,6 +108,8 @@ class Facts:
     """None if the store has no polygons attribute."""
     unreadable: tuple[str, ...]
     """What of the metadata is not as a build writes it, and was passed over."""
+    bounds: Mapping[str, ViewBound]
+    """View -> the accuracy it allows, as the build measured it."""
     source: Mapping[str, Any]
     """What the build recorded about its source."""
     decoders: Mapping[str, str]
@@ -125,6 +128,7 @@ class Facts:
                 self.summary.live_nbytes / self.summary.samples if self.summary.samples else None
             ),
             "polygons": None if self.polygons is None else asdict(self.polygons),
+            "upper_bounds": {name: asdict(bound) for name, bound in self.bounds.items()},
             "views": [view.to_json() for view in self.views],
             "unreadable": list(self.unreadable),
             "source": {
@@ -152,6 +156,7 @@ def gather_facts(store: Store, *, source: Path | None = None, check_source: bool
         views=views,
         polygons=_count_polygons(store, views),
         unreadable=tuple(reason for reason in (no_views, no_build) if reason),
+        bounds=recorded_bounds(store.metadata),
         source=build.get("source", {}),
         decoders=build.get("decoders", {}),
         problems=build_problems(store)[0],

@@ -360,7 +360,7 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
         raise RecipeMismatchError(f"{view.path}: has no view and so no recipe; expected {wanted}.")
     message = f"{view.path}: its view was made by another recipe (expected {wanted}, found {found})"
     if not isinstance(expect, str):
-        from ocrstore.views import diff_json
+        from ocrstore.metadata import diff_json
 
         lines = diff_json(expect.to_json(), stored.recipe_json)
         message += "; expected -> found:\n  " + "\n  ".join(lines)
