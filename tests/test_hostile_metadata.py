@@ -27,7 +27,7 @@ from ocrstore.report import make_report
 from ocrstore.torch import OCRStoreDataset
 from ocrstore.viewer.samples import Catalog, plain
 from tests.drawn import build_drawn
-from tests.format import crafting as craft
+from tools import crafting as craft
 
 QUICK, LONG = 200, 10_000
 EVIL = "\x1b[31m\u202e<b>\0"

@@ -13,7 +13,7 @@ import pytest
 import ocrstore
 from ocrstore.errors import CorruptStoreError, DecodeError
 from ocrstore.format.codecs import decode_row
-from tests.format import crafting as craft
+from tools import crafting as craft
 
 LARGE = 2_000_000_000
 LIMIT = 1000
