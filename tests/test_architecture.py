@@ -39,7 +39,7 @@ sources       : annotation errors keys problems
 decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry
-recipe        : errors format geometry maps metadata schema | pipeline
+recipe        : errors format geometry maps schema views | pipeline
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
