@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 ENOUGH = 0.95
@@ -67,10 +67,17 @@ def recorded_bounds(metadata: Mapping[str, Any]) -> dict[str, ViewBound]:
 
 
 def _read(record: Mapping[str, Any]) -> ViewBound:
-    counts = {name: int(record[name]) for name in ("samples", "polygons", "small")}
-    shares = {name: float(record[name]) for name in ("min_size", "precision", "recall", "hmean")}
-    size, better = record.get("better_size"), record.get("better_hmean")
-    if size is None or better is None:
-        return ViewBound(**counts, **shares)
+    bound = ViewBound(
+        samples=int(record["samples"]),
+        polygons=int(record["polygons"]),
+        small=int(record["small"]),
+        min_size=float(record["min_size"]),
+        precision=float(record["precision"]),
+        recall=float(record["recall"]),
+        hmean=float(record["hmean"]),
+    )
+    size, hmean = record.get("better_size"), record.get("better_hmean")
+    if size is None or hmean is None:
+        return bound
     height, width = (int(side) for side in size)
-    return ViewBound(**counts, **shares, better_size=(height, width), better_hmean=float(better))
+    return replace(bound, better_size=(height, width), better_hmean=float(hmean))
