@@ -118,8 +118,8 @@ class _Need:
 @dataclass(frozen=True, slots=True)
 class _Done:
     number: int
-    outcome: Derived | Problem | str
-    """A sample without its columns; why it is skipped; or the traceback of any other error."""
+    outcome: Derived | Problem | OCRStoreError | str
+    """A sample without its columns; why it is skipped; an error to raise; any other's traceback."""
     ticket: Ticket | None = None
     placed: dict[str, Placed] = field(default_factory=dict)
     """The sample's columns in the slot."""
@@ -302,6 +302,8 @@ class Pool:
 
     def _take(self, worker: _Worker, order: _Order, message: _Done) -> None:
         outcome = message.outcome
+        if isinstance(outcome, OCRStoreError):
+            raise outcome
         if isinstance(outcome, str):
             raise OCRStoreError(
                 f"{order.task.sample.key}: a worker failed, which is a bug in ocrstore or in a "
@@ -428,6 +430,8 @@ def _work(
         return _Done(order.number, exc.problem)
     except (EOFError, BrokenPipeError):
         raise
+    except OCRStoreError as exc:
+        return _Done(order.number, exc)
     except Exception:  # whatever it is, the build reports it with the traceback
         return _Done(order.number, traceback.format_exc())
 
