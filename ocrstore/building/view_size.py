@@ -148,9 +148,15 @@ def _measure(view: View, scenes: Sequence[Scene], tell: Tell | None) -> ViewBoun
     found = _evaluate(scenes, recipe.place, recipe, tell, f"measuring view {view.name}")
     if not found.polygons:
         return None
-    figures = (round(figure, 6) for figure in found.figures)
-    counts = (len(scenes), found.polygons, found.small, recipe.maps.min_size)
-    bound = ViewBound(*counts, *figures)
+    bound = ViewBound(
+        samples=len(scenes),
+        polygons=found.polygons,
+        small=found.small,
+        min_size=recipe.maps.min_size,
+        precision=round(found.figures.precision, 6),
+        recall=round(found.figures.recall, 6),
+        hmean=round(found.figures.hmean, 6),
+    )
     if bound.hmean >= ENOUGH or recipe.pipeline is not None:
         return bound
     search = _Search(recipe, scenes, tell)
