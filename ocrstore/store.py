@@ -302,7 +302,7 @@ class Store:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._absolute, self.generation, self.fingerprint)
+        return reopen_store, (self._absolute, self.generation, self.fingerprint)
 
 
 def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -> Store:
@@ -321,7 +321,12 @@ def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -
     return Store(path, generation=generation)
 
 
-def _reopen(path: str, generation: int, fingerprint: str) -> Store:
+def reopen_store(path: str, generation: int, fingerprint: str) -> Store:
+    """Open the store that another process had open; a compacted one has another generation.
+
+    Raises:
+        StoreChangedError: Its content is another.
+    """
     try:
         store = Store(path, generation=generation)
     except UnknownGenerationError:

@@ -16,13 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
-from ocrstore.store import Store, StoredColumn, open_store
+from ocrstore.errors import (
+    OCRStoreError,
+    RecipeMismatchError,
+    StoreChangedError,
+    UnknownColumnError,
+)
+from ocrstore.store import Store, StoredColumn, open_store, reopen_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 
 if TYPE_CHECKING:
+    from ocrstore.format.mapped_file import MappedFile
     from ocrstore.torch.annotations import IndexReader
 
 PICTURE = "image"
@@ -60,8 +66,10 @@ class StoreView:
         self._snapshot = store.snapshot
         self._times = mapping.times
         self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
-        self._handle: FileHandle | None = None
-        self._handle_pid = -1
+        # held from the start: the path may lead to another file later, compacted for example
+        self._handle = self._open_own()
+        self._handle_pid = os.getpid()
+        self._successor: MappedFile | None = None
         self._lock = threading.Lock()
         self._probes = page_cache.ProbeSchedule()
         self.memory = {
@@ -80,7 +88,10 @@ class StoreView:
         return self.store[self.columns.get(name, name)]
 
     def check(self) -> None:
-        """Raise StoreChangedError if the file was truncated, replaced or overwritten.
+        """Raise StoreChangedError if the file was truncated, overwritten or replaced by another.
+
+        A file of equal content in its place, such as `compact` makes, is none of these: this view
+        keeps the file that it has open, and other processes open the new one.
 
         Call this before reading anything of the file, its index too: reading beyond the end of a
         mapped file kills the process (SIGBUS). Writers of the store only add to what was opened,
@@ -96,12 +107,30 @@ class StoreView:
         if replaced or status.st_size < mapping.nbytes:
             mapping.check()
         if replaced:
+            new = self._successor
+            if new is None or (status.st_dev, status.st_ino) != (new.device, new.inode):
+                self._check_new_file()
+            return
+        if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
+            self._check_content((status.st_mtime_ns, status.st_ctime_ns))
+
+    def _check_new_file(self) -> None:
+        """Raise StoreChangedError unless the file at the path now has the same content and view."""
+        try:
+            store = open_store(self.path)
+            equal = (
+                store.fingerprint == self.ref.fingerprint
+                and _resolve(store, self.ref) == (self.recipe, self.columns)
+            )
+        except OCRStoreError:
+            equal = False
+        if not equal:
             raise StoreChangedError(
                 f"{self.path}: was replaced by another file while it was in use. Finish or stop the"
                 " training, then start it again with the new store."
             )
-        if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
-            self._check_content((status.st_mtime_ns, status.st_ctime_ns))
+        # kept open: no other file can have its inode then
+        self._successor = store.snapshot.mapping
 
     def _check_content(self, times: tuple[int, int]) -> None:
         """Raise StoreChangedError unless the file still holds the generation that was opened."""
@@ -233,19 +262,37 @@ class StoreView:
         return IndexReader(self.store)
 
     def open_file(self) -> FileHandle:
-        """Return this process's descriptor of the file."""
+        """Return this process's descriptor of the file that was opened."""
         if self._handle_pid != os.getpid():
             self._lock = threading.Lock()  # a thread of the parent may have held it at the fork
-            self._handle = None
             self._handle_pid = os.getpid()
+            if self._handle is not None and not self._is_own(self._handle.fd):
+                self._handle.fd = -1  # closed since the fork; the number may be another file's
+                self._handle = None
         with self._lock:
             if self._handle is None:
-                handle = FileHandle(self.path)
-                status = os.fstat(handle.fd)
-                if (status.st_dev, status.st_ino) != (self._mapping.device, self._mapping.inode):
-                    self.check()
-                self._handle = handle
+                self._handle = self._open_own()
+            if self._handle is None:
+                self.check()
+                raise StoreChangedError(
+                    f"{self.path}: was replaced or removed before it was used. Open it again."
+                )
             return self._handle
+
+    def _open_own(self) -> FileHandle | None:
+        """Open the path; None if it does not lead to the file that is mapped."""
+        try:
+            handle = FileHandle(self.path)
+        except FileNotFoundError:
+            return None
+        return handle if self._is_own(handle.fd) else None
+
+    def _is_own(self, descriptor: int) -> bool:
+        try:
+            status = os.fstat(descriptor)
+        except OSError:  # closed
+            return False
+        return (status.st_dev, status.st_ino) == (self._mapping.device, self._mapping.inode)
 
 
 def _layout(column: StoredColumn) -> RowLayout:
@@ -311,13 +358,7 @@ def find_view(ref: ViewRef) -> StoreView:
     """Return the view that a reference names, opened before or now."""
     found = _open_views.get(ref)
     if found is None:
-        store = open_store(ref.path, generation=ref.generation)
-        if store.fingerprint != ref.fingerprint:
-            raise StoreChangedError(
-                f"{ref.path}: was replaced by a store with other content while in use (expected"
-                f" fingerprint {ref.fingerprint[:12]}, found {store.fingerprint[:12]})."
-                " Start the training again."
-            )
+        store = reopen_store(ref.path, ref.generation, ref.fingerprint)
         found = _shared(store, ref)
         _recent[ref] = found
         while len(_recent) > _MAX_RECENT:
