@@ -360,8 +360,8 @@ def _check_alike(
         raise RecipeMismatchError(
             f"stores of one data set differ from the first, {first.path} (first -> other):\n  "
             + "\n  ".join(found)
-            + "\nBuild them with one recipe, choose the columns= or the view= that they share, or mix"
-            " them on purpose: torch.utils.data.ConcatDataset takes a data set for each."
+            + "\nBuild them with one recipe, choose the columns= or the view= that they share, or"
+            " mix them on purpose: torch.utils.data.ConcatDataset takes a data set for each."
         )
 
 

@@ -118,9 +118,9 @@ class StoreView:
         """Raise StoreChangedError unless the file at the path now has the same content and view."""
         try:
             store = open_store(self.path)
-            equal = (
-                store.fingerprint == self.ref.fingerprint
-                and _resolve(store, self.ref) == (self.recipe, self.columns)
+            equal = store.fingerprint == self.ref.fingerprint and _resolve(store, self.ref) == (
+                self.recipe,
+                self.columns,
             )
         except OCRStoreError:
             equal = False
