@@ -87,7 +87,7 @@ def mover_of(transform: Any) -> Mover | None:
     if "keypoints" not in functions:
         return None
     own: Mover = functions["keypoints"]
-    method = getattr(type(transform), "apply_to_keypoints", None)
+    method: Any = getattr(type(transform), "apply_to_keypoints", None)
     if not getattr(method, "__module__", "").startswith("albumentations."):
         return own  # somebody's own
     if method.__qualname__ == "BaseDistortion.apply_to_keypoints":

@@ -83,7 +83,7 @@ class Job:
     views: tuple[View, ...]
     """The views to derive from a picture's file."""
     stored_views: tuple[View, ...] = ()
-    """The views to derive from a stored picture, whose other columns are still valid."""
+    """The views to derive from a stored picture; its other columns are still valid."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     maps_folder: Path | None = None
     store: Path | None = None
@@ -373,7 +373,7 @@ def _outside(sample: SourceSample, points: Points, height: int, width: int) -> l
     for position, polygon in enumerate(points):
         low, high = polygon.min(axis=0), polygon.max(axis=0)
         if high[0] < 0 or high[1] < 0 or low[0] > width or low[1] > height:
-            message = f"polygon {position} lies wholly outside of its picture; kept"
+            message = f"polygon {position} is entirely outside the picture; kept"
             problems.append(Problem("polygon-outside", message, sample.key, position))
     return problems
 

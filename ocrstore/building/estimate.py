@@ -28,7 +28,7 @@ class Estimate:
 
     samples: int
     measured: int
-    """Number of samples that were derived for it."""
+    """Number of samples that were derived for the estimate."""
     chosen: Mapping[str, str]
     """Column to codec, as the recipe has it."""
     nbytes: Mapping[str, Mapping[str, int]]
@@ -152,7 +152,7 @@ class Advice:
 
     @property
     def command(self) -> str:
-        """The options of `ocrstore build` for it."""
+        """The options of `ocrstore build` for this advice."""
         parts = []
         logical = [name for name in self.codecs if "/" not in name]
         if self.dropped:

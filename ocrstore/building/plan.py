@@ -219,7 +219,7 @@ def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
 
 
 def _formats(store: Store) -> set[str | None]:
-    """Return the formats of a store's pictures; all of them if some names do not tell."""
+    """Return the formats of a store's pictures; all of them if some suffixes are unknown."""
     problems = store.index["problems"].to_pylist() if "problems" in store.index.column_names else ()
     if any(line.startswith("mislabelled") for lines in problems for line in lines or ()):
         return set(DECODER_FAMILIES)

@@ -1,4 +1,4 @@
-"""Options that `build` and `add-view` share: the recipe and the source."""
+"""Options that several commands share: recipe, source, detector."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ocrstore.cli.console import COUNT
 from ocrstore.errors import SourceError
 from ocrstore.maps import ALGORITHM
 from ocrstore.recipe import CODECS, DTYPES
@@ -135,6 +136,29 @@ def source_options(command: F) -> F:
             "--annotations",
             type=EXISTING,
             help="File or folder of annotations; searched by default.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def detector_options(command: F) -> F:
+    """Add the options of a detector and its post-processing to a command."""
+    for option in (
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps."),
+        click.option("--batch-size", type=COUNT, default=8, show_default=True),
+        click.option(
+            "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
+        ),
+        click.option(
+            "--min-score",
+            type=click.FloatRange(0, 1),
+            help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
+        ),
+        click.option(
+            "--rules",
+            type=click.Choice(["ocrstore", "db"]),
+            help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
         ),
     ):
         command = option(command)

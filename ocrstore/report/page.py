@@ -1,4 +1,4 @@
-"""Put the sections of a report together as one self-contained HTML page."""
+"""Assemble the sections of a report into one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def page(title: str, sections: Sequence[tuple[str, str, Markup]], lead: Markup) -> str:
-    """Put sections (name, heading, content) together as a whole HTML document."""
+    """Return a whole HTML document of sections (name, heading, content)."""
     style = Path(__file__).with_name("style.css").read_text("utf-8")
     links = [tag("a", heading, href=f"#{name}") for name, heading, _ in sections]
     head = join(
@@ -54,7 +54,7 @@ def page(title: str, sections: Sequence[tuple[str, str, Markup]], lead: Markup) 
 
 
 def lead_in(facts: Facts) -> Markup:
-    """Write the header: figures and origin of the store."""
+    """Return the header: figures and origin of the store."""
     summary = facts.summary
     tiles = [_tile(f"{summary.samples:,}", "samples")]
     if facts.polygons is not None:

@@ -307,7 +307,7 @@ def check_transform(transform: Any) -> None:
     )
 
 
-def _with_keypoints(transform: Transform) -> Transform:
+def _with_keypoints(transform: Any) -> Any:
     """Return an albumentations transform as a composition that keeps all keypoints.
 
     Anything else is returned as it is.
@@ -325,7 +325,7 @@ def _with_keypoints(transform: Transform) -> Transform:
     with warnings.catch_warnings():
         # a pipeline that only changes colours does not move keypoints, and need not
         warnings.filterwarnings("ignore", message="Got processor for keypoints")
-        return albumentations.Compose(  # type: ignore[no-any-return]  # it ships no types
+        return albumentations.Compose(
             transform.transforms if composed else [transform],
             keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False),
             p=transform.p if composed else 1.0,

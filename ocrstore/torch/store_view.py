@@ -28,7 +28,6 @@ from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 
 if TYPE_CHECKING:
-    from ocrstore.format.mapped_file import MappedFile
     from ocrstore.torch.annotations import IndexReader
 
 PICTURE = "image"
@@ -69,7 +68,7 @@ class StoreView:
         # held from the start: the path may lead to another file later, compacted for example
         self._handle = self._open_own()
         self._handle_pid = os.getpid()
-        self._successor: MappedFile | None = None
+        self._successor: Store | None = None
         self._lock = threading.Lock()
         self._probes = page_cache.ProbeSchedule()
         self.memory = {
@@ -103,12 +102,11 @@ class StoreView:
         except FileNotFoundError:
             mapping.check()
             return  # removed, not replaced: what is mapped stays readable
-        replaced = status.st_ino != mapping.inode or status.st_dev != mapping.device
+        replaced = not _is_at(status, self.store)
         if replaced or status.st_size < mapping.nbytes:
             mapping.check()
         if replaced:
-            new = self._successor
-            if new is None or (status.st_dev, status.st_ino) != (new.device, new.inode):
+            if self._successor is None or not _is_at(status, self._successor):
                 self._check_new_file()
             return
         if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
@@ -130,7 +128,7 @@ class StoreView:
                 " training, then start it again with the new store."
             )
         # kept open: no other file can have its inode then
-        self._successor = store.snapshot.mapping
+        self._successor = store
 
     def _check_content(self, times: tuple[int, int]) -> None:
         """Raise StoreChangedError unless the file still holds the generation that was opened."""
@@ -292,7 +290,13 @@ class StoreView:
             status = os.fstat(descriptor)
         except OSError:  # closed
             return False
-        return (status.st_dev, status.st_ino) == (self._mapping.device, self._mapping.inode)
+        return _is_at(status, self.store)
+
+
+def _is_at(status: os.stat_result, store: Store) -> bool:
+    """Return whether a file is the one that a store was opened from."""
+    mapping = store.snapshot.mapping
+    return status.st_ino == mapping.inode and status.st_dev == mapping.device
 
 
 def _layout(column: StoredColumn) -> RowLayout:

@@ -383,7 +383,7 @@ def test_more_than_in_place(changed):
 
 
 def test_damage(changed):
-    """Unfinished work whose bytes changed is made again, and the report says so."""
+    """Unfinished work with changed bytes is made again, and the report says so."""
     interrupt(changed)
     with ocrstore.open(changed.store) as store:
         pages = PageReader(store.snapshot.mapping.buffer, name="store")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore import cli
 
 
 @pytest.fixture
@@ -25,21 +24,6 @@ def images(tmp_path):
         cv2.imwrite(str(folder / f"img [{i}].jpg"), pixels)
         (gt / f"gt_img [{i}].txt").write_text("5,5,60,5,60,30,5,30,word\n1,1,9,1,9,9,1,9,###\n")
     return folder
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line as the shell would; returns exit code, standard output and error."""
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["ocrstore", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
 
 
 def test_build_prints_what_and_why(images, run, tmp_path):

@@ -301,7 +301,7 @@ def test_a_store_that_is_being_overwritten(own_path, tmp_path):
 
 
 def test_an_equal_store_written_over_is_opened_anew(tmp_path, monkeypatch):
-    """Equal samples from a later build: who had it open is told, a new data set reads it."""
+    """Equal samples from a later build: who had it open is reported, a new data set reads it."""
     first = OCRStoreDataset(make_store(tmp_path / "val.ocrs", samples=5))
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     later = make_store(tmp_path / "later.ocrs", samples=5)
