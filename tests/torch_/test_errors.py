@@ -223,10 +223,10 @@ def test_a_descriptor_that_was_closed_after_a_fork(own_path):
     child = os.fork()
     if child == 0:
         try:
-            os.closerange(3, 64)
-            other = [os.open(os.devnull, os.O_RDONLY) for _ in range(64)]
+            number = view._handle.fd
+            os.dup2(os.open(os.devnull, os.O_RDONLY), number)
             equal = np.array_equal(view.take("tensor", np.arange(3)), truth)
-            os._exit(0 if equal and other else 1)
+            os._exit(0 if equal else 1)
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
