@@ -28,7 +28,7 @@ float16       :
 stopwatch     :
 jsondiff      :
 shared_slots  :
-annotation    :
+annotation    : errors | store
 schema        :
 view_bound    :
 whole_file    :

@@ -389,11 +389,7 @@ def _draw(
     moved, ignored = [], []
     for position, (polygon, source) in enumerate(zip(points, sample.polygons, strict=True)):
         placed = transform_points(matrix, polygon)
-        why = ""
-        if not (np.abs(placed) < _FAR).all():
-            why = "is sent out of all bounds"
-        elif len(placed) > MAX_POINTS:
-            why = f"has {len(placed)} points, more than the {MAX_POINTS} that can be drawn"
+        why = why_undrawable(placed)
         if why:
             message = f"view {view.name}: polygon {position} {why}; kept, but not drawn"
             problems.append(Problem("undrawable-polygon", message, sample.key, position))
@@ -401,6 +397,15 @@ def _draw(
         moved.append(placed)
         ignored.append(source.ignored)
     return draw_maps(moved, ignored, drawn.shape[0], drawn.shape[1], params=view.recipe.maps)
+
+
+def why_undrawable(placed: npt.NDArray[np.float64]) -> str:
+    """Return why a polygon in view coordinates cannot be drawn; empty if it can."""
+    if not (np.abs(placed) < _FAR).all():
+        return "is sent out of all bounds"
+    if len(placed) > MAX_POINTS:
+        return f"has {len(placed)} points, more than the {MAX_POINTS} that can be drawn"
+    return ""
 
 
 def _cast(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:

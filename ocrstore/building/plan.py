@@ -219,7 +219,7 @@ def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
 
 
 def _formats(store: Store) -> set[str | None]:
-    """Return the formats of a store's pictures; all of them if some suffixes are unknown."""
+    """Return the formats of a store's pictures; all of them if some names do not tell."""
     problems = store.index["problems"].to_pylist() if "problems" in store.index.column_names else ()
     if any(line.startswith("mislabelled") for lines in problems for line in lines or ()):
         return set(DECODER_FAMILIES)
@@ -399,6 +399,17 @@ def why_not(found: Unfinished, token: str, *, in_place: bool) -> str:
     if in_place and not found.in_place:
         return "it wrote a new file, and the store can be updated in place now"
     return ""
+
+
+def describe_interruption(target: Path, work: str) -> str:
+    """Return what an interrupted `work` ("build" or "add-view") leaves to resume, as a sentence."""
+    found = find_unfinished(target)
+    if found is None or _described(found.token).get("work") != work:
+        return "Nothing is kept yet: no row group (64 samples, or 256 MB) was complete."
+    if found.obstacle:
+        return f"It cannot be resumed: {found.obstacle}."
+    samples = "1 sample is" if found.samples == 1 else f"{found.samples} samples are"
+    return f"{samples} kept; run the same command to resume."
 
 
 def _described(token: str) -> dict[str, Any]:

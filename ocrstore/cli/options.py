@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ocrstore.building.build import Size
 from ocrstore.cli.console import COUNT
 from ocrstore.errors import SourceError
 from ocrstore.maps import ALGORITHM
@@ -23,13 +24,15 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
 
-def _size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Parse `960` or `736x1280` into (height, width)."""
-    if value is None:
-        return None
+def _size(_: click.Context, __: click.Parameter, value: str | None) -> Size | None:
+    """Parse `960` or `736x1280` into (height, width); `auto` stays."""
+    if value is None or value == "auto":
+        return value
     parts = value.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{value!r} is not a size; use 960 or 736x1280 (height first)")
+        raise click.BadParameter(
+            f"{value!r} is not a size; use 960, 736x1280 (height first) or auto"
+        )
     return int(parts[0]), int(parts[-1])
 
 
@@ -116,7 +119,8 @@ def recipe_options(command: F) -> F:
             "--size",
             callback=_size,
             metavar="SIZE",
-            help="Scale to this longest side and pad: 640 (default), or 736x1280 (height first).",
+            help="Scale to this longest side and pad: 640 (default), or 736x1280 (height first), "
+            "or auto: the smallest that allows 0.98 of the H-mean at full size.",
         ),
     ):
         command = option(command)

@@ -16,6 +16,7 @@ from ocrstore.evaluation.cleval import CharacterScore, score_characters
 from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures, pair
 from ocrstore.geometry import transform_points
 from ocrstore.store import Store
+from ocrstore.whole_file import replaced
 
 Polygons = list[npt.NDArray[np.float64]]
 
@@ -119,7 +120,10 @@ class Results:
         target = Path(path)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("w", newline="", encoding="utf-8") as file:
+            with (
+                replaced(target) as partial,
+                partial.open("w", newline="", encoding="utf-8") as file,
+            ):
                 writer = csv.writer(file)
                 writer.writerow(
                     ["picture", "matched", "truths", "detections", "precision", "recall", "hmean"]

@@ -65,6 +65,9 @@ def lead_in(facts: Facts) -> Markup:
             if view.name in polygons.too_small:
                 count = polygons.too_small[view.name]
                 tiles.append(_tile(f"{count:,}", f"more under {view.min_size:g} px"))
+            if view.name in facts.bounds:
+                hmean = facts.bounds[view.name].hmean
+                tiles.append(_tile(f"{hmean:.3f}", "H-mean with perfect maps"))
     tiles.append(_tile(_bytes(summary.nbytes), "in the file"))
     if summary.samples:
         tiles.append(_tile(_bytes(summary.live_nbytes / summary.samples), "per sample"))
@@ -190,6 +193,11 @@ def _about(facts: Facts) -> Markup:
     for view in facts.views:
         lines.append((f"view {view.name}", " ".join(recipe_in_words(view.recipe))))
         lines.append(("recipe", tag("code", view.fingerprint)))
+        bound = facts.bounds.get(view.name)
+        if bound is not None:
+            lines.append(("upper bound", bound.in_words()))
+        if bound is not None and bound.warning():
+            lines.append(("warning", bound.warning()))
     lines.append(("content", tag("code", facts.summary.fingerprint[:32] + "…")))
     sound = (
         "headers are sound (a quick check)"

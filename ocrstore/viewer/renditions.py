@@ -99,7 +99,7 @@ def view_matrices(store: Store, row: int, view: ShownView) -> tuple[Matrix, Matr
 
 
 def _is_length(value: object) -> TypeGuard[int]:
-    """Return whether an attribute can be a width or height; bool is an int, too."""
+    """Tell whether an attribute can be a width or height; bool is an int, too."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
 
 
