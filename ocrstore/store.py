@@ -317,8 +317,8 @@ class Store:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        limit = self._max_row_nbytes
-        return _reopen, (self._absolute, self.generation, self.fingerprint, limit)
+        given = (self._absolute, self.generation, self.fingerprint, self._max_row_nbytes)
+        return reopen_store, given
 
 
 def open_store(
@@ -344,13 +344,19 @@ def open_store(
     return Store(path, generation=generation, max_row_nbytes=max_row_nbytes)
 
 
-def _reopen(path: str, generation: int, fingerprint: str, max_row_nbytes: int) -> Store:
+def reopen_store(
+    path: str, generation: int, fingerprint: str, max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES
+) -> Store:
+    """Open the store that another process had open; a compacted one has another generation.
+
+    Raises:
+        StoreChangedError: Its content is another.
+    """
     try:
         store = Store(path, generation=generation, max_row_nbytes=max_row_nbytes)
     except UnknownGenerationError:
-        store = Store(
-            path, max_row_nbytes=max_row_nbytes
-        )  # compacted since: the same content has another number
+        # compacted since: the same content has another number
+        store = Store(path, max_row_nbytes=max_row_nbytes)
     if store.fingerprint != fingerprint:
         raise StoreChangedError(
             f"{path}: was replaced by a store with different content while in use (expected "

@@ -5,6 +5,7 @@ A transform is an albumentations composition, or a callable that takes `image=` 
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import random
@@ -212,18 +213,21 @@ class Augmentation:
         if hasattr(self.transform, "set_random_seed"):
             from ocrstore.augment import PlannedComposition, can_plan, random_parts
 
-            parts = list(random_parts(self.transform))
-            carries = "keypoints" in getattr(self.transform, "processors", ())
-            if fuse and carries and can_plan(self.transform):
-                planned = PlannedComposition(self.transform, before_pixels=before_pixels)
-                self.transform, self.writes, parts = planned, False, list(planned.parts)
+            parts = random_parts(self.transform)
+            if "keypoints" in getattr(self.transform, "processors", ()):
+                self.writes = not (fuse and can_plan(self.transform))
+                self.transform = PlannedComposition(
+                    self.transform, fuse=not self.writes, before_pixels=before_pixels
+                )
+                parts = self.transform.parts
         self._generators = PartGenerators(parts)
 
     def __call__(self, image: AnyArray, annotation: Annotation, *, row: int) -> Augmented:
         """Transform one picture."""
         height, width = image.shape[:2]
         corners = _CORNERS * np.array((width, height), np.float32)
-        points = np.concatenate([*annotation.polygons, corners], dtype=np.float32)
+        # twice, because what comes back between them from an unknown callable has no other mark
+        points = np.concatenate([corners, *annotation.polygons, corners], dtype=np.float32)
         self._generators.seed((_random_number(), row, _rank()))
         lap("annotations")
         result = self.transform(image=image, keypoints=points)
@@ -233,15 +237,22 @@ class Augmentation:
         moved = np.asarray(result["keypoints"], np.float64).reshape(-1, 2)
         if len(moved) != len(points):
             raise SchemaError(
-                f"the transform returned {len(moved)} of {len(points)} keypoints; make its"
-                " KeypointParams with remove_invisible=False"
+                f"the transform returned {len(moved)} keypoints for {len(points)}; it has to return"
+                " each one once, in the same order, outside of the picture too. An albumentations"
+                " composition of your own needs KeypointParams(remove_invisible=False) and no"
+                " reflected borders; given as transform= it is looked after."
+            )
+        if not np.array_equal(moved[:4], moved[-4:], equal_nan=True):
+            raise SchemaError(
+                "the transform returned keypoints in another order than it was given them; it has"
+                " to return each one once, in the same order."
             )
         picture = _as_picture(result["image"])
         lengths = [len(polygon) for polygon in annotation.polygons]
         ends = list(itertools.accumulate(lengths))
-        inside = _find_inside(moved[:-4], lengths, ends, picture.shape)
+        inside = _find_inside(moved[4:-4], lengths, ends, picture.shape)
         with np.errstate(over="ignore"):  # of points that are far outside
-            rounded = moved.astype(np.float32)
+            rounded = moved[4:-4].astype(np.float32)
         return Augmented(
             picture,
             Annotation(
@@ -297,7 +308,7 @@ def check_transform(transform: Any) -> None:
     )
 
 
-def _with_keypoints(transform: Transform) -> Transform:
+def _with_keypoints(transform: Any) -> Any:
     """Return an albumentations transform as a composition that keeps all keypoints.
 
     Anything else is returned as it is.
@@ -308,11 +319,14 @@ def _with_keypoints(transform: Transform) -> Transform:
     known = (albumentations.BasicTransform, albumentations.BaseCompose)
     if not isinstance(transform, known):
         return transform
-    composed = isinstance(transform, albumentations.Compose)
+    # a subclass may do anything in its call, and so stays whole; an inner composition is modified
+    composed = type(transform) is albumentations.Compose
+    if isinstance(transform, albumentations.Compose) and not composed:
+        transform = copy.copy(transform)
     with warnings.catch_warnings():
         # a pipeline that only changes colours does not move keypoints, and need not
         warnings.filterwarnings("ignore", message="Got processor for keypoints")
-        return albumentations.Compose(  # type: ignore[no-any-return]  # it ships no types
+        return albumentations.Compose(
             transform.transforms if composed else [transform],
             keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False),
             p=transform.p if composed else 1.0,

@@ -84,7 +84,8 @@ class OCRStoreDataset(Dataset[Any]):
                 if not given.
 
         Raises:
-            RecipeMismatchError: A view was made by another recipe than `expect`.
+            RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
+                have different recipes, columns or dtypes.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns={columns!r}: expected a list of names: [{columns!r}]")
@@ -103,6 +104,7 @@ class OCRStoreDataset(Dataset[Any]):
         for opened in self.views:
             if expect is not None:
                 _enforce(opened, expect)
+        _check_alike(self.views, transformed=transform is not None, maps_given=bool(map_params))
         self.transform = transform
         self._fuse = fuse
         self._map_params = map_params
@@ -339,6 +341,50 @@ def expand(paths: Paths) -> list[str]:
     if not found:
         raise NotAStoreError("no store was given: expected a path, several, or a pattern.")
     return found
+
+
+def _check_alike(
+    views: Sequence[StoreView], *, transformed: bool, maps_given: bool = False
+) -> None:
+    """Raise RecipeMismatchError if samples of several stores do not mean the same."""
+    first = views[0]
+    expected = _meaning(first, transformed=transformed, maps_given=maps_given)
+    found: list[str] = []
+    for view in views[1:]:
+        meaning = _meaning(view, transformed=transformed, maps_given=maps_given)
+        if meaning != expected:  # only then is the module for differences imported
+            from ocrstore.jsondiff import diff_json
+
+            found.append(f"{view.path}:")
+            found += [f"  {line}" for line in diff_json(expected, meaning)]
+    if found:
+        raise RecipeMismatchError(
+            f"stores of one data set differ from the first, {first.path} (first -> other):\n  "
+            + "\n  ".join(found)
+            + "\nBuild them with one recipe, choose the columns= or the view= that they share, or"
+            " mix them on purpose: torch.utils.data.ConcatDataset takes a data set for each."
+        )
+
+
+def _meaning(view: StoreView, *, transformed: bool, maps_given: bool) -> dict[str, Any]:
+    """Return what decides how a view's samples look: recipe, columns, dtypes and shapes."""
+    record = view.recipe or {}
+    recipe = {key: value for key, value in (record.get("recipe") or {}).items() if key != "columns"}
+    whole = PICTURE in view.store.columns
+    if transformed:
+        # maps are drawn anew; the recipe of a baked tensor matters only where it is the picture
+        recipe = recipe if not whole else {"maps": recipe.get("maps")}
+        if maps_given:
+            recipe.pop("maps", None)
+        return {"recipe": recipe, "columns": {PICTURE: whole, "maps": sorted(view.names)}}
+    made = set(record.get("columns") or ()) - {PICTURE}
+    return {
+        "recipe": recipe if made & set(view.names) else {},
+        "columns": {
+            name: {"dtype": spec.dtype, "shape": list(spec.shape)}
+            for name, spec in view.specs.items()
+        },
+    }
 
 
 def _enforce(view: StoreView, expect: Recipe | str) -> None:

@@ -17,9 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ocrstore.annotation import AnnotationReader
-from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
+from ocrstore.errors import (
+    OCRStoreError,
+    RecipeMismatchError,
+    StoreChangedError,
+    UnknownColumnError,
+)
 from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
-from ocrstore.store import Store, StoredColumn, open_store
+from ocrstore.store import Store, StoredColumn, open_store, reopen_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
@@ -55,8 +60,10 @@ class StoreView:
         self._snapshot = store.snapshot
         self._times = mapping.times
         self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
-        self._handle: FileHandle | None = None
-        self._handle_pid = -1
+        # held from the start: the path may lead to another file later, compacted for example
+        self._handle = self._open_own()
+        self._handle_pid = os.getpid()
+        self._successor: Store | None = None
         self._lock = threading.Lock()
         self._probes = page_cache.ProbeSchedule()
         self.memory = {
@@ -75,7 +82,10 @@ class StoreView:
         return self.store[self.columns.get(name, name)]
 
     def check(self) -> None:
-        """Raise StoreChangedError if the file was truncated, replaced or overwritten.
+        """Raise StoreChangedError if the file was truncated, overwritten or replaced by another.
+
+        A file of equal content in its place, such as `compact` makes, is none of these: this view
+        keeps the file that it has open, and other processes open the new one.
 
         Call this before reading anything of the file, its index too: reading beyond the end of a
         mapped file kills the process (SIGBUS). Writers of the store only add to what was opened,
@@ -87,16 +97,33 @@ class StoreView:
         except FileNotFoundError:
             mapping.check()
             return  # removed, not replaced: what is mapped stays readable
-        replaced = status.st_ino != mapping.inode or status.st_dev != mapping.device
+        replaced = not _is_at(status, self.store)
         if replaced or status.st_size < mapping.nbytes:
             mapping.check()
         if replaced:
+            if self._successor is None or not _is_at(status, self._successor):
+                self._check_new_file()
+            return
+        if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
+            self._check_content((status.st_mtime_ns, status.st_ctime_ns))
+
+    def _check_new_file(self) -> None:
+        """Raise StoreChangedError unless the file at the path now has the same content and view."""
+        try:
+            store = open_store(self.path)
+            equal = store.fingerprint == self.ref.fingerprint and _resolve(store, self.ref) == (
+                self.recipe,
+                self.columns,
+            )
+        except OCRStoreError:
+            equal = False
+        if not equal:
             raise StoreChangedError(
                 f"{self.path}: was replaced by another file while it was in use. Finish or stop the"
                 " training, then start it again with the new store."
             )
-        if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
-            self._check_content((status.st_mtime_ns, status.st_ctime_ns))
+        # kept open: no other file can have its inode then
+        self._successor = store
 
     def _check_content(self, times: tuple[int, int]) -> None:
         """Raise StoreChangedError unless the file still holds the generation that was opened."""
@@ -226,19 +253,43 @@ class StoreView:
         return AnnotationReader(self.store)
 
     def open_file(self) -> FileHandle:
-        """Return this process's descriptor of the file."""
+        """Return this process's descriptor of the file that was opened."""
         if self._handle_pid != os.getpid():
             self._lock = threading.Lock()  # a thread of the parent may have held it at the fork
-            self._handle = None
             self._handle_pid = os.getpid()
+            if self._handle is not None and not self._is_own(self._handle.fd):
+                self._handle.fd = -1  # closed since the fork; the number may be another file's
+                self._handle = None
         with self._lock:
             if self._handle is None:
-                handle = FileHandle(self.path)
-                status = os.fstat(handle.fd)
-                if (status.st_dev, status.st_ino) != (self._mapping.device, self._mapping.inode):
-                    self.check()
-                self._handle = handle
+                self._handle = self._open_own()
+            if self._handle is None:
+                self.check()
+                raise StoreChangedError(
+                    f"{self.path}: was replaced or removed before it was used. Open it again."
+                )
             return self._handle
+
+    def _open_own(self) -> FileHandle | None:
+        """Open the path; None if it does not lead to the file that is mapped."""
+        try:
+            handle = FileHandle(self.path)
+        except FileNotFoundError:
+            return None
+        return handle if self._is_own(handle.fd) else None
+
+    def _is_own(self, descriptor: int) -> bool:
+        try:
+            status = os.fstat(descriptor)
+        except OSError:  # closed
+            return False
+        return _is_at(status, self.store)
+
+
+def _is_at(status: os.stat_result, store: Store) -> bool:
+    """Return whether a file is the one that a store was opened from."""
+    mapping = store.snapshot.mapping
+    return status.st_ino == mapping.inode and status.st_dev == mapping.device
 
 
 def _layout(column: StoredColumn) -> RowLayout:
@@ -302,13 +353,7 @@ def find_view(ref: ViewRef) -> StoreView:
     """Return the view that a reference names, opened before or now."""
     found = _open_views.get(ref)
     if found is None:
-        store = open_store(ref.path, generation=ref.generation)
-        if store.fingerprint != ref.fingerprint:
-            raise StoreChangedError(
-                f"{ref.path}: was replaced by a store with other content while in use (expected"
-                f" fingerprint {ref.fingerprint[:12]}, found {store.fingerprint[:12]})."
-                " Start the training again."
-            )
+        store = reopen_store(ref.path, ref.generation, ref.fingerprint)
         found = _shared(store, ref)
         _recent[ref] = found
         while len(_recent) > _MAX_RECENT:
