@@ -85,6 +85,7 @@ class Recipe:
         dtypes: Mapping[str, str] | None = None,
         codecs: Mapping[str, str] | None = None,
         pipeline: object = None,
+        allow_modules: Sequence[str] = (),
         **others: Any,
     ) -> Recipe:
         """Make a recipe from convenient arguments.
@@ -95,14 +96,17 @@ class Recipe:
             dtypes: Column to dtype, if not the default.
             codecs: Column to codec, if not raw.
             pipeline: An albumentations pipeline or its canonical JSON, instead of `size`.
+            allow_modules: Modules besides albumentations whose transforms a serialised pipeline
+                may name; they are imported.
             others: Further fields of a Recipe.
 
         Raises:
             SchemaError: The arguments are invalid, or the pipeline is random.
         """
         if pipeline is not None:
-            from ocrstore.pipeline import check_deterministic, to_json
+            from ocrstore.pipeline import check_deterministic, permit_modules, to_json
 
+            permit_modules(allow_modules)
             if size is not None:
                 raise SchemaError("a pipeline determines the size; leave out `size`")
             text = pipeline if isinstance(pipeline, str) else to_json(pipeline)

@@ -20,6 +20,7 @@ from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.resume import find_unfinished
+from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import DTYPES, Recipe
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
@@ -52,6 +53,7 @@ def add_view(
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
     view: str | None = None,
+    allow_modules: Sequence[str] = (),
     images: StrPath | None = None,
     annotations: StrPath | None = None,
     format: str | None = None,
@@ -65,7 +67,8 @@ def add_view(
 
     Args:
         path: The store.
-        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline` and `workers`.
+        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline`, `allow_modules` and
+            `workers`.
         view: Name of the view, the prefix of its columns; its size by default.
         images: The folder of pictures, for a store without its `image` column. The files have
             to be those the store was built from. `annotations` and `format` as in `build`.
@@ -77,6 +80,7 @@ def add_view(
     """
     started = time.perf_counter()
     target = Path(path)
+    permit_modules(allow_modules)
     if columns is None and recipe is None:
         columns = [name for name in DTYPES if name != "image"]
     made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline))

@@ -12,6 +12,7 @@ from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.run import Options, Progress, execute
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sources import open_source
 from ocrstore.views import IMPORTED, View
@@ -32,6 +33,7 @@ def build(
     pipeline: object = None,
     view: str | None = None,
     maps: StrPath | None = None,
+    allow_modules: Sequence[str] = (),
     workers: int | None = None,
     on_error: str = "skip",
     force: bool = False,
@@ -56,6 +58,8 @@ def build(
         pipeline: A deterministic albumentations pipeline, instead of `size`.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
+        allow_modules: Modules besides albumentations whose transforms a serialised pipeline may
+            name, in a recipe file or in the store; they are imported. No other code is run.
         workers: Number of worker processes; 0 for none, all cores by default.
         on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
@@ -71,6 +75,7 @@ def build(
         StoreBusyError: Another process is writing.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
+    permit_modules(allow_modules)
     plan, options = prepare(
         images,
         out,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ocrstore.building.plan import not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.pipeline import permit_modules
 from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
@@ -55,6 +56,7 @@ def check_source(
     annotations: StrPath | None = None,
     format: str | None = None,
     maps: StrPath | None = None,
+    allow_modules: Sequence[str] = (),
     sample: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -66,7 +68,8 @@ def check_source(
 
     Args:
         path: The store.
-        images: The folder of pictures; `annotations`, `format`, `maps` and `workers` as in `build`.
+        images: The folder of pictures; `annotations`, `format`, `maps`, `allow_modules` and
+            `workers` as in `build`.
         sample: Compare only so many samples, chosen at random, the same each time.
         progress: Called with (done, total) after each sample.
 
@@ -76,6 +79,7 @@ def check_source(
     """
     if sample is not None and sample < 1:
         raise SchemaError(f"sample has to be 1 or more, not {sample}")
+    permit_modules(allow_modules)
     with Store(path) as store:
         views = stored_views(store.metadata, where=str(path))
         if not views:

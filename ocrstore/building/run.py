@@ -20,7 +20,7 @@ from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
 from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
+from ocrstore.errors import SchemaError, SourceError, StoreBusyError, StoreExistsError, WriteError
 from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.lmdb_update import drop_unfinished
@@ -385,10 +385,25 @@ def discarded(samples: int, obstacle: str) -> str:
 
 
 def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
-    """Return worker processes, or for few samples a replacement that runs in this process."""
+    """Return worker processes, or for few samples a replacement that runs in this process.
+
+    Raises:
+        SchemaError: A view's pipeline cannot be made, or not in another process.
+    """
+    for described in {view.recipe.pipeline for view in (*job.views, *job.stored_views)}:
+        if described is not None:
+            from ocrstore.pipeline import Pipeline, foreign_modules
+
+            Pipeline(described)  # one error here instead of one for every picture
+            job = replace(job, modules=(*job.modules, *sorted(foreign_modules(described))))
     wanted = usable_cpus() if workers is None else workers
     if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
+    if "__main__" in job.modules:
+        raise SchemaError(
+            "the pipeline has a transform that is defined in the script itself, which worker "
+            "processes cannot import: move it to a module, or use workers=0"
+        )
     return Pool(job, workers=max(1, min(wanted, samples)))
 
 

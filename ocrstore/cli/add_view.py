@@ -11,6 +11,7 @@ from rich.markup import escape
 from ocrstore.building.add_view import add_view
 from ocrstore.cli.console import (
     STORE,
+    allow_module_option,
     console,
     counted,
     fail,
@@ -27,6 +28,7 @@ from ocrstore.cli.options import FOLDER, recipe_options, source_options
 @click.option(
     "--source", type=FOLDER, help="Folder of pictures, for a store without its image column."
 )
+@allow_module_option
 @source_options
 @click.option(
     "--workers", type=click.IntRange(0), help="Number of worker processes; all cores by default."

@@ -21,7 +21,15 @@ from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estim
 from ocrstore.building.plan import BuildPlan
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
-from ocrstore.cli.console import TARGET, console, counted, fail, human_bytes, print_json
+from ocrstore.cli.console import (
+    TARGET,
+    allow_module_option,
+    console,
+    counted,
+    fail,
+    human_bytes,
+    print_json,
+)
 from ocrstore.cli.options import (
     FOLDER,
     recipe_options,
@@ -122,6 +130,7 @@ _SHOWN = 5
 @click.option("--out", required=True, type=TARGET, help="The store to create or update.")
 @source_options
 @recipe_options
+@allow_module_option
 @click.option("--maps", type=FOLDER, help="Folder of <stem>.npz files with maps to import.")
 @click.option(
     "--workers", type=click.IntRange(0), help="Number of worker processes; all cores by default."

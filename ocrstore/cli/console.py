@@ -45,6 +45,25 @@ COUNT = click.IntRange(1)
 """Option type: an int of at least 1."""
 
 
+def _permit(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> None:
+    if names:
+        from ocrstore.pipeline import permit_modules
+
+        permit_modules(names)
+
+
+allow_module_option = click.option(
+    "--allow-module",
+    multiple=True,
+    metavar="NAME",
+    callback=_permit,
+    expose_value=False,
+    help="Import this module, for transforms of the pipeline that are not albumentations' own. "
+    "Repeatable.",
+)
+"""Option of every command that makes pipelines: without it no foreign code is run."""
+
+
 def console() -> Console:
     """Return the console for results."""
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())

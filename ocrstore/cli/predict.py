@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progress_bar
+from ocrstore.cli.console import (
+    COUNT,
+    STORE,
+    allow_module_option,
+    console,
+    explain_missing,
+    progress_bar,
+)
 
 
 @click.command("predict")
@@ -35,6 +42,7 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progres
     type=click.FloatRange(0, 1),
     help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
 )
+@allow_module_option
 @click.option("--batch-size", type=COUNT, default=8, show_default=True)
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")

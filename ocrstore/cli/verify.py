@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from ocrstore.cli.console import (
     STORE,
+    allow_module_option,
     console,
     counted,
     explain_missing,
@@ -36,6 +37,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--sample", type=click.IntRange(1), help="With --source: compare only N samples.")
 @click.option("--annotations", type=click.Path(exists=True, path_type=Path), help="As in build.")
 @click.option("--format", "format_", help="As in build.")
+@allow_module_option
 @click.option("--maps", type=FOLDER, help="As in build.")
 @click.option(
     "--workers",
