@@ -11,7 +11,7 @@ from pathlib import Path
 from ocrstore.annotation import Problem
 from ocrstore.building.build import StrPath, make_recipe
 from ocrstore.building.build_report import stored_problems
-from ocrstore.building.derive import Job, Task, stored_sample
+from ocrstore.building.derive import Derived, Job, Task, stored_sample
 from ocrstore.building.plan import name_work, why_not
 from ocrstore.building.run import deriver, discarded
 from ocrstore.decode import DECODER_FAMILIES, DEFAULT_MAX_PIXELS
@@ -20,6 +20,7 @@ from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.columns import Column
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.resume import find_unfinished
+from ocrstore.keys import shown
 from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import DTYPES, Recipe
 from ocrstore.sources import Source, open_source
@@ -167,11 +168,27 @@ class _Work:
                         f"{key}: the file changed since the store was built; update the store "
                         "with `ocrstore build` first"
                     )
+                self._require_same_polygons(row, outcome)
                 self.result.problems.extend(outcome.problems)
                 remarks = [f"{problem.kind}: {problem.message}" for problem in outcome.problems]
                 writer.add(outcome.columns, remarks=remarks)
                 if self.progress is not None:
                     self.progress(row + 1, total)
+
+    def _require_same_polygons(self, row: int, outcome: Derived) -> None:
+        """Refuse annotations of another state than the stored one: maps are drawn from them."""
+        if self.source is None:
+            return
+        stored = self.store.attributes(row)
+        here = [polygon.tolist() for polygon in outcome.attributes["polygons"]]
+        flags = list(outcome.attributes["ignored"])
+        if here != stored.get("polygons") or flags != stored.get("ignored"):
+            raise SourceError(
+                f"{shown(outcome.key)}: {len(here)} polygons in the source, "
+                f"{len(stored.get('polygons') or ())} in the store, or others. Give the "
+                "annotations that the store was built with (--annotations), or update the store "
+                "with `ocrstore build` first"
+            )
 
     def _tasks(self, start: int) -> Iterator[Task]:
         for row, key in enumerate(self.store.keys[start:], start):

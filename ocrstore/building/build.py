@@ -37,6 +37,7 @@ def build(
     workers: int | None = None,
     on_error: str = "skip",
     force: bool = False,
+    drop_annotations: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Progress | None = None,
     announce: Callable[[BuildPlan], None] | None = None,
@@ -63,6 +64,8 @@ def build(
         workers: Number of worker processes; 0 for none, all cores by default.
         on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
+        drop_annotations: Remove the polygons of an existing store if the source has none for its
+            pictures; without it that is an error.
         max_pixels: Larger pictures are refused before they are decoded.
         progress: Called after each sample.
         announce: Called with the plan before the work.
@@ -71,7 +74,7 @@ def build(
         SourceError: The source cannot be opened, none of its pictures can be used, or with
             `on_error="fail"` something cannot be used.
         SchemaError: The arguments contradict each other.
-        StoreExistsError: The folder has none of the store's samples.
+        StoreExistsError: The folder has none of the store's samples, or none of its polygons.
         StoreBusyError: Another process is writing.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
@@ -87,6 +90,7 @@ def build(
         workers=workers,
         on_error=on_error,
         force=force,
+        drop_annotations=drop_annotations,
         max_pixels=max_pixels,
     )
     if announce is not None:
@@ -123,6 +127,7 @@ def prepare(
     workers: int | None,
     on_error: str,
     force: bool,
+    drop_annotations: bool,
     max_pixels: int,
 ) -> tuple[BuildPlan, Options]:
     """Check the arguments and plan the build; nothing is written."""
@@ -141,5 +146,12 @@ def prepare(
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     source = open_source(images, annotations=annotations, format=format)
     asked = View(view or recipe.view_name, recipe, default=True)
-    plan = plan_build(source, Path(out), asked, force=force, maps_folder=folder)
+    plan = plan_build(
+        source,
+        Path(out),
+        asked,
+        force=force,
+        maps_folder=folder,
+        drop_annotations=drop_annotations,
+    )
     return plan, Options(workers, on_error, max_pixels)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
-from ocrstore.building.plan import not_its_folder
+from ocrstore.building.plan import lost_annotations, not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
@@ -64,7 +64,8 @@ def check_source(
     """Derive the samples of a store from their source again and compare all bits.
 
     Pictures that are not in the store are findings, too, unless they cannot be used; with `sample`
-    they are not checked. A folder that has none of the store's samples is one finding.
+    they are not checked. A folder that has none of the store's samples is one finding, and so are
+    annotations that were not found.
 
     Args:
         path: The store.
@@ -97,6 +98,10 @@ def check_source(
         if missing and len(missing) == len(store):
             # one finding, not one for every sample: it is probably the wrong folder
             result.findings.append(Finding(not_its_folder(len(store), source.images)))
+            return result
+        lost = lost_annotations(store, source)
+        if lost:  # no difference between two states of a source: its annotations were not found
+            result.findings.append(Finding(lost))
             return result
         result.findings += [
             Finding("its picture is not in the source", sample=key) for key in missing

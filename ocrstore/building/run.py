@@ -88,13 +88,19 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     """Carry out a plan.
 
     Raises:
-        StoreExistsError: The source has none of the store's samples: probably the wrong folder.
+        StoreExistsError: The source has none of the store's samples or none of its polygons:
+            probably the wrong folder, or annotations that were not found.
         SourceError: No picture can be used, or with `on_error="fail"` something was left out.
         WorkerDiedError: A worker process was killed. Finished samples are kept.
     """
     if plan.mistaken:
         raise StoreExistsError(
             f"{plan.target}: {plan.mistaken} Nothing was changed; use --force to replace the store"
+        )
+    if plan.loses:
+        raise StoreExistsError(
+            f"{plan.target}: {plan.loses}. Nothing was changed; use --drop-annotations (in Python "
+            "drop_annotations=True) to remove all polygons"
         )
     run = _Run(plan, options)
     run.start()

@@ -52,6 +52,7 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
         "action": plan.action,
         "reasons": list(plan.reasons),
         "mistaken": plan.mistaken,
+        "loses": plan.loses,
         "samples": expected.samples,
         "columns": expected.columns,
         "nbytes": expected.total_nbytes,
@@ -70,6 +71,11 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     if plan.mistaken:
         out.print(
             f"  [yellow]![/] {escape(plan.mistaken)} a build without --force would be refused"
+        )
+    if plan.loses:
+        out.print(
+            f"  [yellow]![/] {escape(plan.loses)}; a build without --drop-annotations would be "
+            "refused"
         )
     expected, advice, free = _measure(plan, max_pixels)
     _print_sizes(expected)
@@ -148,6 +154,11 @@ _SHOWN = 5
     help="Rebuild from scratch, ignoring the existing store and any interrupted build.",
 )
 @click.option(
+    "--drop-annotations",
+    is_flag=True,
+    help="Remove all polygons of the existing store if the source has none for its pictures.",
+)
+@click.option(
     "--max-pixels",
     type=click.IntRange(1),
     default=DEFAULT_MAX_PIXELS,
@@ -179,6 +190,7 @@ def build_command(
     workers: int | None,
     on_error: str,
     force: bool,
+    drop_annotations: bool,
     max_pixels: int,
     dry_run: bool,
     report: Path | None,
@@ -219,6 +231,7 @@ def build_command(
             workers=workers,
             on_error=on_error,
             force=force,
+            drop_annotations=drop_annotations,
             max_pixels=max_pixels,
         )
     if dry_run:
@@ -228,7 +241,7 @@ def build_command(
             _print_plan(plan, kept)
             print_expected(plan, max_pixels=max_pixels)
         return 0
-    if not as_json and not plan.mistaken:
+    if not as_json and not plan.mistaken and not plan.loses:
         _print_plan(plan, kept)
     try:
         with _bar(quiet=as_json) as tell:

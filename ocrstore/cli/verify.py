@@ -133,7 +133,9 @@ def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: flo
         )
         good, bad = "matches its source", "differs from its source"
         # if no sample is in the source, it is the wrong folder, and a build would be a mistake
-        remedy = "`ocrstore build` brings it up to date." if result.samples else ""
+        remedy = (
+            "`ocrstore build` with the same options brings it up to date." if result.samples else ""
+        )
     out = console()
     if result.ok:
         out.print(f"[green]✓[/] {escape(str(store))} {good}: {summary}")
