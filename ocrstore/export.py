@@ -22,13 +22,14 @@ def export_index(store: Store, target: Path, *, format: str) -> None:
     partial = target.parent / f".{target.name}.partial"
     table = store.index
     try:
-        if format == "parquet":
-            pyarrow.parquet.write_table(table, partial)
-        elif format == "arrow":
-            with pa.ipc.new_file(partial, table.schema) as writer:
-                writer.write_table(table)
-        else:
-            pyarrow.csv.write_csv(flatten(table), partial)
+        with partial.open("wb") as file:  # Arrow opens no path that is not valid Unicode
+            if format == "parquet":
+                pyarrow.parquet.write_table(table, file)
+            elif format == "arrow":
+                with pa.ipc.new_file(file, table.schema) as writer:
+                    writer.write_table(table)
+            else:
+                pyarrow.csv.write_csv(flatten(table), file)
         partial.replace(target)
     except (OSError, pa.ArrowException) as exc:
         partial.unlink(missing_ok=True)

@@ -435,7 +435,7 @@ def describe_source(source: Source) -> dict[str, Any]:
     files = source.annotation_files
     return {
         "description": source.description,
-        "images": os.path.abspath(source.images),  # noqa: PTH100 - links stay links
+        "images": _recorded(source.images),
         "pictures": len(source),
         "annotations": _common_place(files),
         "annotation_files": len(files),
@@ -443,11 +443,17 @@ def describe_source(source: Source) -> dict[str, Any]:
     }
 
 
+def _recorded(path: Path) -> str:
+    """Return an absolute path as valid Unicode: bytes that do not decode are escaped."""
+    absolute = os.path.abspath(path)  # noqa: PTH100 - links stay links
+    return absolute.encode("utf-8", "backslashreplace").decode()
+
+
 def _common_place(files: tuple[Path, ...]) -> str | None:
     """Return the only file, or the folder that contains all files."""
     if not files:
         return None
-    paths = [os.path.abspath(path) for path in files]  # noqa: PTH100 - links stay links
+    paths = [_recorded(path) for path in files]
     if len(paths) == 1:
         return paths[0]
     try:

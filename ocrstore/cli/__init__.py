@@ -17,6 +17,7 @@ from ocrstore.errors import (
     UnknownGenerationError,
     UnknownSampleError,
 )
+from ocrstore.keys import shown_lines
 from ocrstore.version import __version__
 
 # command -> module below ocrstore.cli and its function; imported when used, so that a command
@@ -107,6 +108,7 @@ def main() -> None:
         fail("interrupted; published stores are unchanged.")
         sys.exit(130)
     except click.ClickException as exc:
+        exc.message = shown_lines(exc.message)
         exc.show()
         sys.exit(exc.exit_code)
     except OCRStoreError as exc:

@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
 from ocrstore.building.add_view import add_view
 from ocrstore.cli.console import (
@@ -18,6 +17,7 @@ from ocrstore.cli.console import (
     human_bytes,
     print_json,
     progress_bar,
+    shown,
 )
 from ocrstore.cli.options import FOLDER, recipe_options, source_options
 
@@ -82,18 +82,18 @@ def add_view_command(
     out = console()
     if not result.columns:
         out.print(
-            f"[green]✓[/] {escape(result.store)} already has view {result.view} with this recipe"
+            f"[green]✓[/] {shown(result.store)} already has view {result.view} with this recipe"
         )
         return 0
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
     for problem in result.problems[:5]:
-        out.print(f"[dim]· {escape(f'{problem.key}: {problem.message}')}[/]")
+        out.print(f"[dim]· {shown(f'{problem.key}: {problem.message}')}[/]")
     if result.discarded:
-        out.print(f"[yellow]![/] discarded {escape(result.discarded)}")
+        out.print(f"[yellow]![/] discarded {shown(result.discarded)}")
     found = f" ({result.resumed} of an interrupted run)" if result.resumed else ""
     out.print(
-        f"[green]✓[/] {escape(result.store)}: view {result.view} of "
+        f"[green]✓[/] {shown(result.store)}: view {result.view} of "
         f"{counted(result.samples, 'sample')}"
-        f"{found} in {result.seconds:.1f} s: {escape(sizes)}"
+        f"{found} in {result.seconds:.1f} s: {shown(sizes)}"
     )
     return 0

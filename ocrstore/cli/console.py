@@ -23,6 +23,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from ocrstore import keys
+
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""
 
@@ -65,26 +67,27 @@ allow_module_option = click.option(
 
 
 def console() -> Console:
-    """Return the console for results."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    """Return the console for results; foreign strings are printed by `shown`."""
+    return Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 
 
 def fail(message: str) -> None:
     """Print an error message."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(
-        f"[bold red]error:[/] {escape(message)}", emoji=False
+    Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(
+        f"[bold red]error:[/] {escape(keys.shown_lines(message))}"
     )
 
 
 def print_json(record: Any) -> None:
     """Print a record as JSON."""
-    click.echo(json.dumps(record, indent=2, ensure_ascii=False))
+    text = json.dumps(record, indent=2, ensure_ascii=False)
+    # json.dumps leaves C1 controls, bidirectional marks and lone surrogates as they are
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def shown(text: object) -> str:
-    """Escape markup and control characters of text from a file."""
-    written = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
-    return escape(written)
+    """Escape markup and what a terminal would obey; every foreign string is printed so."""
+    return escape(keys.shown(text))
 
 
 def counted(number: int, what: str) -> str:

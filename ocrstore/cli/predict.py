@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
 from ocrstore.cli.console import (
     COUNT,
@@ -14,6 +13,7 @@ from ocrstore.cli.console import (
     console,
     explain_missing,
     progress_bar,
+    shown,
 )
 
 
@@ -78,9 +78,9 @@ def predict_command(
         done = predict_pictures(
             images, detector, out=out, draw=draw, batch_size=batch_size, progress=advance
         )
-    shown = console()
+    printer = console()
     for key, reason in done.failed.items():
-        shown.print(f"[red]✗[/] {escape(key)}: {escape(reason)}")
+        printer.print(f"[red]✗[/] {shown(key)}: {shown(reason)}")
     boxes = sum(len(d) for d in done.found.values())
-    shown.print(f"[green]✓[/] {boxes} boxes in {len(done.found)} pictures: {escape(str(out))}")
+    printer.print(f"[green]✓[/] {boxes} boxes in {len(done.found)} pictures: {shown(out)}")
     return 1 if done.failed else 0

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
 
 from ocrstore.cli.console import (
     STORE,
@@ -19,6 +18,7 @@ from ocrstore.cli.console import (
     human_bytes,
     print_json,
     progress_bar,
+    shown,
 )
 from ocrstore.verification import Verification, verify
 
@@ -111,11 +111,11 @@ def _print_findings(result: Verification | SourceCheck) -> None:
     for finding in result.findings[:_SHOWN]:
         where = f"sample {finding.sample!r}: " if finding.sample is not None else ""
         where += f"column {finding.column!r}: " if finding.column is not None else ""
-        out.print(f"[red]✗[/] {escape(where + finding.message)}")
+        out.print(f"[red]✗[/] {shown(where + finding.message)}")
     if len(result.findings) > _SHOWN:
         out.print(f"[red]✗[/] … and {len(result.findings) - _SHOWN} more (--json lists all)")
     for note in result.notes[:_SHOWN]:
-        out.print(f"[dim]· {escape(note)}[/]")
+        out.print(f"[dim]· {shown(note)}[/]")
 
 
 def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: float) -> None:
@@ -138,7 +138,7 @@ def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: flo
         )
     out = console()
     if result.ok:
-        out.print(f"[green]✓[/] {escape(str(store))} {good}: {summary}")
+        out.print(f"[green]✓[/] {shown(store)} {good}: {summary}")
         return
     findings = counted(len(result.findings), "finding")
-    out.print(f"[red]✗[/] {escape(str(store))} {bad} ({findings}; {summary}). {remedy}".rstrip())
+    out.print(f"[red]✗[/] {shown(store)} {bad} ({findings}; {summary}). {remedy}".rstrip())

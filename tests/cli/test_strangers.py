@@ -1,4 +1,4 @@
-"""Every command on files of strangers: code that they name does not run."""
+"""Every command on files of strangers: code that they name does not run, escapes are shown."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("add-view", store, "--size", 32),
         ("add-view", store, "--recipe", recipe, "--view", "b"),
         ("report", store, "--out", out / "report.html"),
-        ("export-index", store, "--out", out / "index.csv"),
+        ("export-index", store, out / "index.csv"),
         ("warm", store),
         ("doctor", store, "--workers", 0),
         ("profile", store, "--samples", 1, "--repeats", 1),
@@ -238,3 +238,84 @@ def test_every_transform_of_albumentations_is_known():
     assert len(own) > 80
     for name in own:
         pipeline._check_classes({"__class_fullname__": name})
+
+
+# C0 and C1 controls, a bidirectional mark, a line separator, rich's markup, an emoji code
+HOSTILE = "e\x1b]0;t\x07\x9b2J\u202e\u2028[bold]x[link=a]:warning:\x7f"
+BYTES = "\udce9"  # a byte that is no UTF-8, as os.fsdecode gives it
+
+
+def controls(text):
+    """Return the characters of an output that a terminal would obey."""
+    return {c for c in text if not c.isprintable() and c != "\n"}
+
+
+def hostile_store(path, images):
+    """Build a store, and put hostile strings wherever its manifest and attributes have strings."""
+    ocrstore.build(images, path, size=64, workers=0)
+    with ocrstore.edit(path) as writer:
+        build = json.loads(json.dumps(writer.metadata["build"]))
+        told = HOSTILE + "[/nothing]"  # a closing tag that nothing opened is an error of rich
+        build["source"] |= {"description": told, "images": told, "annotations": told}
+        build["problems"] = {
+            "counts": {HOSTILE: 1},
+            "first": [{"kind": HOSTILE, "message": HOSTILE, "key": HOSTILE, "polygon": None}],
+        }
+        build["dialect"] = HOSTILE
+        writer.metadata["build"] = build
+    return path
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A source and a store whose folder, files, keys, texts and manifest are hostile."""
+    root = tmp_path / (HOSTILE + BYTES)
+    root.mkdir()
+    names = (f"{HOSTILE}a.jpg", f"{HOSTILE}{BYTES}b.jpg")
+    images = write_source(root, folder=HOSTILE, names=names)
+    (images / f"{HOSTILE}.jpg").write_bytes(b"")
+    for path in (root / "gt").iterdir():
+        path.write_text(BOX.replace("word", HOSTILE.replace("\u2028", "")))
+    return images, hostile_store(root / f"{HOSTILE}.ocrs", images)
+
+
+def test_nothing_foreign_reaches_the_terminal(run, hostile, tmp_path):
+    """Hostile paths, keys, texts and records: every command prints only what can be read."""
+    images, store = hostile
+    out = tmp_path / f"out {HOSTILE}"  # TensorBoard takes valid Unicode only
+    out.mkdir()
+    write_checkpoint(out / f"{HOSTILE}.ckpt", Recipe.make(size=64).to_json())
+    recipe = out / f"{HOSTILE}.json"
+    recipe.write_text(json.dumps({"transform": {"__class_fullname__": HOSTILE}}))
+    commands = all_commands(store, images, out / f"{HOSTILE}.ckpt", recipe, out)
+    key = ocrstore.open(store).keys[0]
+    commands += [
+        ("inspect", store, key),
+        ("inspect", store, "no such key" + HOSTILE),
+        ("inspect", store, key, "--json"),
+        ("inspect", recipe),
+        ("verify", recipe),
+        ("build", images, "--out", recipe),
+        ("build", images, "--out", store, "--force", "--json"),
+        ("build", images, "--out", store, "--annotations", out),
+        ("build", images, "--out", out / "c.ocrs", "--recipe", store),
+        ("build", images, "--out", out / "d.ocrs", "--on-error", "fail"),
+        ("build", images / HOSTILE, "--out", out / "d.ocrs"),
+        ("build", images, "--out", out / HOSTILE / "d.ocrs", f"--{HOSTILE}"),
+        ("eval", store, "--checkpoint", recipe),
+        ("train", store, "--out", out / "run3", "--weights", recipe, "--view", HOSTILE),
+        ("warm", store, "--column", HOSTILE),
+        ("view", store, "--predictions", recipe, "--no-browser"),
+        (HOSTILE,),
+    ]
+    for command in commands:
+        code, printed, err = run(*command)
+        assert code in (0, 1, 2) and "Traceback" not in err, (command, code, err)
+        assert not controls(printed) and not controls(err), (command, printed, err)
+        assert "⚠" not in printed + err, command  # an emoji code is no emoji
+
+
+def test_one_function_escapes_what_is_printed():
+    """No command escapes markup alone; `shown` of console.py does both."""
+    for path in Path(cli.__file__).parent.glob("*.py"):
+        assert path.name == "console.py" or "rich.markup" not in path.read_text(), path
