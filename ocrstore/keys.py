@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 _ESCAPED = re.compile(r"[\\\ud800-\udfff]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
@@ -52,7 +53,7 @@ def shown(text: object) -> str:
     Control characters (C0, C1), line ends, bidirectional and other invisible marks and lone
     surrogates are written as escapes like `\x1b`: the result is valid Unicode on one line.
     """
-    text = re.sub(r"[\ud800-\udfff]", _escape, str(text))
+    text = _SURROGATE.sub(_escape, str(text))
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

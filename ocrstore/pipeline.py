@@ -74,14 +74,36 @@ def to_json(pipeline: object) -> str:
         raise SchemaError(f"the pipeline has arguments that are not JSON: {exc}") from exc
 
 
-def read_pipeline(path: Path) -> str:
-    """Read a file of `albumentations.save`, YAML or JSON, and return canonical JSON."""
+def read_yaml(path: Path, *, what: str) -> Any:
+    """Read a YAML or JSON file; `what` is its kind, for the message.
+
+    Raises:
+        SchemaError: It cannot be read, is nested too deeply, or has aliases, with which a few lines
+            describe more than fits into memory.
+    """
     import yaml
 
     try:
-        described = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML too
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise SchemaError(f"{path}: not a readable pipeline file: {exc}") from exc
+        text = path.read_text("utf-8")
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise SchemaError(
+                    f"{path}: not a readable {what} file: line {event.start_mark.line + 1} has an "
+                    f"alias (*{event.anchor}); write the value out"
+                )
+        return yaml.safe_load(text)  # JSON is YAML too
+    except RecursionError as exc:
+        raise SchemaError(f"{path}: not a readable {what} file: nested too deeply") from exc
+    # safe_load raises a bare ValueError for a date or number that there is none of
+    except (OSError, yaml.YAMLError, ValueError) as exc:
+        if isinstance(exc, SchemaError):
+            raise
+        raise SchemaError(f"{path}: not a readable {what} file: {exc}") from exc
+
+
+def read_pipeline(path: Path) -> str:
+    """Read a file of `albumentations.save`, YAML or JSON, and return canonical JSON."""
+    described = read_yaml(path, what="pipeline")
     if not isinstance(described, Mapping):
         raise SchemaError(f"{path}: not a serialised albumentations pipeline")
     return to_json(described)

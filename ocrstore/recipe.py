@@ -233,13 +233,10 @@ def read_recipe(path: Path | str) -> Recipe:
     Raises:
         SchemaError: The file cannot be read, or is not a valid recipe.
     """
-    import yaml
+    from ocrstore.pipeline import read_pipeline, read_yaml
 
     path = Path(path)
-    try:
-        described = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML too
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise SchemaError(f"{path}: not a readable recipe file: {exc}") from exc
+    described = read_yaml(path, what="recipe")
     if not isinstance(described, Mapping):
         raise SchemaError(
             f"{path}: expected a mapping of recipe fields, found {type(described).__name__}"
@@ -249,8 +246,6 @@ def read_recipe(path: Path | str) -> Recipe:
             return Recipe.make(pipeline=described)
         given = dict(described)
         if isinstance(given.get("pipeline"), str):
-            from ocrstore.pipeline import read_pipeline
-
             text = read_pipeline(path.parent / given["pipeline"])
             given["pipeline"] = json.loads(text)
         return Recipe.from_json(given)

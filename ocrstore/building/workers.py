@@ -34,6 +34,7 @@ import numpy as np
 from ocrstore.annotation import Problem
 from ocrstore.building.derive import Derived, Deriver, Job, JPEGBytes, SkippedPictureError, Task
 from ocrstore.errors import OCRStoreError, WorkerDiedError
+from ocrstore.machine import memory_shortage
 from ocrstore.shared_slots import (
     Placed,
     SlotReader,
@@ -118,8 +119,9 @@ class _Need:
 @dataclass(frozen=True, slots=True)
 class _Done:
     number: int
-    outcome: Derived | Problem | str
-    """A sample without its columns; why it is skipped; or the traceback of any other error."""
+    outcome: Derived | Problem | MemoryError | str
+    """A sample without its columns; why it is skipped; no memory for it; or the traceback of any
+    other error."""
     ticket: Ticket | None = None
     placed: dict[str, Placed] = field(default_factory=dict)
     """The sample's columns in the slot."""
@@ -302,6 +304,8 @@ class Pool:
 
     def _take(self, worker: _Worker, order: _Order, message: _Done) -> None:
         outcome = message.outcome
+        if isinstance(outcome, MemoryError):
+            raise outcome
         if isinstance(outcome, str):
             raise OCRStoreError(
                 f"{order.task.sample.key}: a worker failed, which is a bug in ocrstore or in a "
@@ -428,7 +432,11 @@ def _work(
         return _Done(order.number, exc.problem)
     except (EOFError, BrokenPipeError):
         raise
-    except Exception:  # whatever it is, the build reports it with the traceback
+    except Exception as exc:  # whatever it is, the build reports it with the traceback
+        said = memory_shortage(exc)
+        if said is not None:
+            message = f"{order.task.sample.key}: {said}; finished samples are kept"
+            return _Done(order.number, MemoryError(message))
         return _Done(order.number, traceback.format_exc())
 
 

@@ -24,6 +24,8 @@ from rich.progress import (
 )
 
 from ocrstore import keys
+from ocrstore.interrupts import quick_exit
+from ocrstore.machine import memory_shortage
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""
@@ -138,10 +140,18 @@ class MissingPackageError(click.ClickException):
 
 @contextmanager
 def explain_missing(command: str, extra: str = "all") -> Iterator[None]:
-    """Turn an ImportError into the pip command that helps; wrap only imports in it."""
+    """Turn an ImportError into the pip command that helps; wrap only imports in it.
+
+    Raises:
+        MissingPackageError: A package is missing, or does not work.
+        MemoryError: It is there, but there is no memory to load it.
+    """
     try:
-        yield
+        with quick_exit():
+            yield
     except ImportError as exc:
+        if memory_shortage(exc) is not None:
+            raise MemoryError from exc
         if (exc.name or "").partition(".")[0] == "ocrstore":
             raise  # a module of ocrstore itself: a bug
         missing = isinstance(exc, ModuleNotFoundError) and exc.name
