@@ -71,8 +71,9 @@ def build(
         announce: Called with the plan before the work.
 
     Raises:
-        SourceError: The source cannot be opened, none of its pictures can be used, or with
-            `on_error="fail"` something cannot be used.
+        SourceError: The source cannot be opened, none of its pictures can be used, most polygons
+            lie outside of their pictures (unless `format` is given), or with `on_error="fail"`
+            something cannot be used.
         SchemaError: The arguments contradict each other.
         StoreExistsError: The folder has none of the store's samples, or none of its polygons.
         StoreBusyError: Another process is writing.
@@ -154,4 +155,5 @@ def prepare(
         maps_folder=folder,
         drop_annotations=drop_annotations,
     )
-    return plan, Options(workers, on_error, max_pixels)
+    options = Options(workers, on_error, max_pixels, trust_dialect=format is not None)
+    return plan, options

@@ -27,10 +27,15 @@ from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.writer import Writer, create, edit
 from ocrstore.machine import usable_cpus
 from ocrstore.problems import loses
-from ocrstore.sources import Source
+from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.version import __version__
 from ocrstore.views import views_metadata
+
+DOUBTFUL_POLYGONS = 20
+DOUBTFUL_PICTURES = 8
+"""From so many polygons on, in so many pictures or in all of them, a build stops if more than half
+lie outside of their pictures: the annotations are read wrongly."""
 
 FEW = 24
 """Up to this many samples are derived in this process; starting workers would take longer."""
@@ -77,6 +82,8 @@ class Options:
     workers: int | None = None
     on_error: str = "skip"
     max_pixels: int = DEFAULT_MAX_PIXELS
+    trust_dialect: bool = False
+    """The user named the dialect: polygons outside of their pictures are no reason to stop."""
     progress: Progress | None = None
 
     def with_progress(self, progress: Progress | None) -> Options:
@@ -90,7 +97,8 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     Raises:
         StoreExistsError: The source has none of the store's samples or none of its polygons:
             probably the wrong folder, or annotations that were not found.
-        SourceError: No picture can be used, or with `on_error="fail"` something was left out.
+        SourceError: No picture can be used, most polygons lie outside of their pictures, or with
+            `on_error="fail"` something was left out.
         WorkerDiedError: A worker process was killed. Finished samples are kept.
     """
     if plan.mistaken:
@@ -130,6 +138,7 @@ class _Run:
         )
         self._sources: dict[str, tuple[int, int]] = {}
         self._started = time.perf_counter()
+        self._polygons = self._outside = self._annotated = 0  # of samples derived in this run
         self._lost = 0
         self._done = 0
         self._total = 0
@@ -279,6 +288,9 @@ class _Run:
                     self._take(writer, key, row, outcome)
                 self._done += 1
                 self._tell()
+                if self._annotated >= DOUBTFUL_PICTURES:
+                    self._doubt()
+        self._doubt()
 
     def _tasks(self, items: Sequence[tuple[str, int | None]]) -> Iterator[Task]:
         for key, row in items:
@@ -296,6 +308,9 @@ class _Run:
                 writer.delete(key)  # the stored sample is of an earlier state of the file
             return
         self._note(outcome.problems)
+        self._polygons += len(outcome.attributes["polygons"])
+        self._annotated += bool(outcome.attributes["polygons"])
+        self._outside += sum(problem.kind == "polygon-outside" for problem in outcome.problems)
         arrays: dict[str, Any] = {
             name: Encoded(value.data, value.shape) if isinstance(value, JPEGBytes) else value
             for name, value in outcome.columns.items()
@@ -357,6 +372,22 @@ class _Run:
                         f"{where}{problem.message} ({problem.kind}). Finished samples are kept; "
                         "fix it and build again, or use --on-error skip"
                     )
+
+    def _doubt(self) -> None:
+        """Stop if most polygons lie outside of their pictures and nobody named the dialect."""
+        if self._polygons < DOUBTFUL_POLYGONS or 2 * self._outside <= self._polygons:
+            return
+        if self.options.trust_dialect:
+            return
+        dialect = self.source.dialect
+        names = ", ".join(known.name for known in all_dialects() if known.name != dialect)
+        raise SourceError(
+            f"{self._outside} of {self._polygons} polygons lie wholly outside of their pictures, "
+            f"so the annotations are probably not {dialect}, belong to other pictures, or have "
+            f"coordinates of another size ({self.source.description}). Give other --annotations, "
+            f"pictures of the size that was annotated, or another --format ({names}); if all is "
+            f"right, confirm it with --format {dialect}"
+        )
 
     def _first_reason(self) -> str:
         lost = [problem for problem in self.report.problems if loses(problem)]
