@@ -87,7 +87,7 @@ def start(*arguments, limit=None, before=""):
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
 @pytest.mark.parametrize(
     "megabytes",
-    [400, 700, *(pytest.param(n, marks=pytest.mark.slow) for n in (200, 300, 500, 550, 600))],
+    [400, 700, *(pytest.param(n, marks=pytest.mark.slow) for n in (450, 500, 550, 600))],
 )
 def test_a_build_with_little_memory_says_so(tmp_path, megabytes):
     """No advice to install what is installed, no crash in an import, no traceback."""
