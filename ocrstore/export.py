@@ -13,16 +13,17 @@ import pyarrow.parquet
 
 from ocrstore.errors import WriteError
 from ocrstore.store import Store
+from ocrstore.whole_file import replaced
 
 FORMATS = ("parquet", "arrow", "csv")
 
 
 def export_index(store: Store, target: Path, *, format: str) -> None:
     """Write the index; the target appears whole or not at all."""
-    partial = target.parent / f".{target.name}.partial"
     table = store.index
     try:
-        with partial.open("wb") as file:  # Arrow opens no path that is not valid Unicode
+        with replaced(target) as partial, partial.open("wb") as file:
+            # Arrow opens no path that is not valid Unicode
             if format == "parquet":
                 pyarrow.parquet.write_table(table, file)
             elif format == "arrow":
@@ -30,9 +31,7 @@ def export_index(store: Store, target: Path, *, format: str) -> None:
                     writer.write_table(table)
             else:
                 pyarrow.csv.write_csv(flatten(table), file)
-        partial.replace(target)
     except (OSError, pa.ArrowException) as exc:
-        partial.unlink(missing_ok=True)
         raise WriteError(f"{target}: cannot be written: {exc}.") from exc
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import signal
 import tempfile
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -182,7 +184,8 @@ def fit(
     require_enough(len(data.dataset("val")), trainer.world_size, val or train)
     handler = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
+        with silent_log_threads():
+            trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
     except SystemExit as exc:
         if stop.received or isinstance(exc, SIGTERMException):
             raise SystemExit(128 + signal.SIGTERM) from None
@@ -352,6 +355,22 @@ def _computes_bfloat16() -> bool:
     known = getattr(torch.cpu, "get_capabilities", None)  # absent from older torch: not known
     capabilities = {} if known is None else known()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+@contextmanager
+def silent_log_threads() -> Iterator[None]:
+    """Keep threads from printing an OSError: TensorBoard raises it again in the main thread."""
+    report = threading.excepthook
+
+    def skip_os_errors(failure: threading.ExceptHookArgs) -> None:
+        if not issubclass(failure.exc_type, OSError):
+            report(failure)
+
+    threading.excepthook = skip_os_errors
+    try:
+        yield
+    finally:
+        threading.excepthook = report
 
 
 def require_writable(folder: Path) -> None:

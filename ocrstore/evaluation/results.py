@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
-from ocrstore.evaluation.icdar import Figures, PictureScore, match, over_pictures
+from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures, pair
 from ocrstore.geometry import transform_points
 from ocrstore.store import Store
+from ocrstore.whole_file import replaced
 
 Polygons = list[npt.NDArray[np.float64]]
 
@@ -36,7 +37,7 @@ class GroundTruth:
 
 
 def ground_truth_of(batch: Mapping[str, Any]) -> GroundTruth:
-    """Read a batch of `OCRStoreDataset`, whose polygons are in view coordinates."""
+    """Read a batch of `OCRStoreDataset`; its polygons are in view coordinates."""
     inverse = np.asarray(batch["inverse_matrix"].cpu(), dtype=np.float64)
     polygons = [
         [transform_points(matrix, points) for points in regions]
@@ -91,7 +92,7 @@ class Results:
         texts: Sequence[str | None],
     ) -> None:
         """Score one picture; polygons are in picture coordinates."""
-        self.rows.append((key, match(detections, truths, ignored)))
+        self.rows.append((key, pair(detections, truths, ignored).score))
         self.characters += score_characters(detections, truths, ignored, texts)
 
     @property
@@ -119,7 +120,10 @@ class Results:
         target = Path(path)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("w", newline="", encoding="utf-8") as file:
+            with (
+                replaced(target) as partial,
+                partial.open("w", newline="", encoding="utf-8") as file,
+            ):
                 writer = csv.writer(file)
                 writer.writerow(
                     ["picture", "matched", "truths", "detections", "precision", "recall", "hmean"]

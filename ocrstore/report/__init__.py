@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from ocrstore.errors import OCRStoreError, WriteError
@@ -12,6 +10,7 @@ from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.source_status import build_problems
 from ocrstore.inspection.views import views_of
 from ocrstore.store import Store
+from ocrstore.whole_file import replaced
 
 __all__ = ["make_report", "write_report"]
 
@@ -70,19 +69,9 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
 def write_report(store: Store, out: Path, *, samples: int = SAMPLES) -> int:
     """Write the report to a file atomically; return its size in bytes."""
     data = make_report(store, samples=samples).encode()
-    folder = out.absolute().parent
     try:
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{out.name}.", suffix=".part")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(name).chmod(0o666 & ~mask)  # mkstemp makes it 0600
-            Path(name).replace(out)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replaced(out) as partial:
+            partial.write_bytes(data)
     except OSError as exc:
         raise WriteError(f"{out}: the report cannot be written: {exc.strerror}") from exc
     return len(data)
