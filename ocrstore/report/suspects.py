@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from pyarrow.types import is_integer
 
 from ocrstore.inspection.polygon_stats import PolygonStats
 from ocrstore.report.distributions import Limit, shorter_sides
@@ -87,7 +88,8 @@ def _ranked(found: dict[int, Suspect]) -> list[Suspect]:
 
 def _duplicates(store: Store) -> dict[int, list[str]]:
     """Group samples by the hash of their source, or of their stored picture."""
-    if "source_hash" in store.index.column_names and "int" in str(store.index["source_hash"].type):
+    attributes = store.snapshot.index.attributes
+    if "source_hash" in attributes.names and is_integer(attributes.field("source_hash").type):
         hashes = store.index["source_hash"].to_pylist()
     else:
         column = next((name for name in ("image", "tensor") if name in store.columns), None)
