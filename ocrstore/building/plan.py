@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -186,9 +185,11 @@ def plan_build(
     old = Store(target)  # raises for a file that is not a store: --force does not replace that
     before = stored_views(old.metadata, where=str(target))
     if not drop_annotations:
-        # --force also replaces a store whose index is damaged
-        with suppress(CorruptStoreError if force else ()):
+        try:
             facts["loses"] = lost_annotations(old, source)
+        except CorruptStoreError:
+            if not force:  # which also replaces a store whose index is damaged
+                raise
     if force:
         changes = compare(source, {}, maps_folder=None)
         return BuildPlan(
