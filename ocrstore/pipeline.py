@@ -88,8 +88,8 @@ def read_yaml(path: Path, *, what: str) -> Any:
         for event in yaml.parse(text, yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
                 raise SchemaError(
-                    f"{path}: not a readable {what} file: line {event.start_mark.line + 1} has an "
-                    f"alias (*{event.anchor}); write the value out"
+                    f"{path}: not a readable {what} file: it has an alias (*{event.anchor}); write "
+                    "the value out"
                 )
         return yaml.safe_load(text)  # JSON is YAML too
     except RecursionError as exc:
