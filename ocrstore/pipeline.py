@@ -87,9 +87,10 @@ def read_yaml(path: Path, *, what: str) -> Any:
         text = path.read_text("utf-8")
         for event in yaml.parse(text, yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
+                line = "a line" if event.start_mark is None else f"line {event.start_mark.line + 1}"
                 raise SchemaError(
-                    f"{path}: not a readable {what} file: it has an alias (*{event.anchor}); write "
-                    "the value out"
+                    f"{path}: not a readable {what} file: {line} has an alias (*{event.anchor}); "
+                    "write the value out"
                 )
         return yaml.safe_load(text)  # JSON is YAML too
     except RecursionError as exc:

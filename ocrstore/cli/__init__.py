@@ -124,7 +124,7 @@ def main() -> None:
         fail(INTERRUPTED)
         sys.exit(130)
     except click.ClickException as exc:
-        exc.message = shown_lines(exc.message)  # type: ignore[misc]  # its own `show` prints it
+        object.__setattr__(exc, "message", shown_lines(exc.message))  # its type is final
         exc.show()
         sys.exit(exc.exit_code)
     except BrokenPipeError:
