@@ -23,6 +23,7 @@ errors        :
 version       :
 keys          :
 machine       :
+interrupts    :
 buffers       :
 float16       :
 stopwatch     :
@@ -63,10 +64,10 @@ views | keys sources
 report        : annotation errors inspection problems schema store version views whole_file
 viewer        : annotation errors evaluation geometry schema store views
 # the commands, and the public names
-cli           : annotation building decode errors export format inspection keys machine maps \
-problems recipe report schema sources store verification version view_bound views \
+cli           : annotation building decode errors export format inspection interrupts keys machine \
+maps problems recipe report schema sources store verification version view_bound views \
 | dbnet evaluation pipeline torch viewer
-__main__      : cli
+__main__      : interrupts | cli
 __init__      : errors version | building format recipe store verification
 """
 

@@ -95,7 +95,7 @@ def all_commands(store, images, checkpoint, recipe, out):
 @pytest.fixture
 def run(monkeypatch, capsys):
     """Run the command line as the shell would; returns exit code, standard output and error."""
-    from ocrstore.viewer.serve import Viewer
+    from ocrstore.viewer.app import Viewer
 
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(Viewer, "run", lambda *_, **__: None)  # it would wait for Ctrl-C
