@@ -26,8 +26,10 @@ EXISTING = click.Path(exists=True, path_type=Path)
 
 def _size(_: click.Context, __: click.Parameter, value: str | None) -> Size | None:
     """Parse `960` or `736x1280` into (height, width); `auto` stays."""
-    if value is None or value == "auto":
-        return value
+    if value is None:
+        return None
+    if value == "auto":
+        return "auto"
     parts = value.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
         raise click.BadParameter(
