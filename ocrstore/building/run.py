@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ocrstore.annotation import Problem
+from ocrstore.annotation import AnnotationReader, Problem
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.estimate import check_disk_space
@@ -28,6 +28,7 @@ from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.writer import Writer, create, edit
 from ocrstore.machine import usable_cpus
+from ocrstore.metadata import build_record
 from ocrstore.problems import loses
 from ocrstore.sources import Source
 from ocrstore.store import Store
@@ -163,8 +164,8 @@ class _Run:
         touched, for ever. Views that were never measured are.
         """
         assert self.plan.old is not None
-        recorded = self.plan.old.metadata.get("build")
-        if not isinstance(recorded, Mapping) or not isinstance(recorded.get("source"), Mapping):
+        recorded = build_record(self.plan.old)
+        if "source" not in recorded:
             return
         source, problems = describe_source(self.source), describe_problems(self.report.problems)
         age = "annotations_mtime_ns"
@@ -248,9 +249,9 @@ class _Run:
         report = self.report
         with Store(self.plan.target) as store:
             report.samples = len(store)
-            lengths = [len(flags) for flags in store.index["ignored"].to_pylist()]
-            report.polygons = sum(lengths)
-            report.ignored_polygons = sum(sum(f) for f in store.index["ignored"].to_pylist())
+            polygons = AnnotationReader(store).all_polygons()
+            report.polygons = int(polygons.counts.sum())
+            report.ignored_polygons = int(polygons.ignored.sum())
             report.columns = {name: int(store[name].nbytes.sum()) for name in store.columns}
             report.nbytes = store.snapshot.mapping.nbytes
             report.fingerprint = store.fingerprint
@@ -332,7 +333,7 @@ class _Run:
         """Keep what the manifest needs of a sample."""
         self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
         if key in self._measured:
-            self._scenes[key] = Scene.from_attributes(attributes)
+            self._scenes[key] = Scene.from_attributes(key, attributes)
 
     def _stored_arrays(self, row: int) -> dict[str, Any]:
         """Return the columns of a sample that are still valid, without copying them."""
@@ -355,7 +356,7 @@ class _Run:
             self._sources[key] = (known[key].hash, known[key].annotation_hash)
             if key in self._measured:
                 row = table.slice(known[key].row, 1)
-                self._scenes[key] = Scene.from_attributes(row.to_pylist()[0])
+                self._scenes[key] = Scene.from_attributes(key, row.to_pylist()[0])
         for problems in changes.problems.values():
             self._note(problems)
         if "problems" not in table.column_names:

@@ -40,9 +40,9 @@ from ocrstore.cli.options import (
     wrong_source,
 )
 from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.format.codecs import CODECS
 from ocrstore.machine import look_at_memory
 from ocrstore.problems import KINDS
-from ocrstore.recipe import CODECS
 from ocrstore.views import View
 
 
