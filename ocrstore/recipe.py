@@ -75,6 +75,7 @@ class Recipe:
         dtypes: Mapping[str, str] | None = None,
         codecs: Mapping[str, str] | None = None,
         pipeline: object = None,
+        allow_modules: Sequence[str] = (),
         **others: Any,
     ) -> Recipe:
         """Make a recipe from convenient arguments.
@@ -85,14 +86,17 @@ class Recipe:
             dtypes: Column to dtype, if not the default.
             codecs: Column to codec, if not raw.
             pipeline: An albumentations pipeline or its canonical JSON, instead of `size`.
+            allow_modules: Modules besides albumentations whose transforms a serialised pipeline
+                may name; they are imported.
             others: Further fields of a Recipe.
 
         Raises:
             SchemaError: The arguments are invalid, or the pipeline is random.
         """
         if pipeline is not None:
-            from ocrstore.pipeline import check_deterministic, to_json
+            from ocrstore.pipeline import check_deterministic, permit_modules, to_json
 
+            permit_modules(allow_modules)
             if size is not None:
                 raise SchemaError("a pipeline determines the size; leave out `size`")
             text = pipeline if isinstance(pipeline, str) else to_json(pipeline)
@@ -219,13 +223,10 @@ def read_recipe(path: Path | str) -> Recipe:
     Raises:
         SchemaError: The file cannot be read, or is not a valid recipe.
     """
-    import yaml
+    from ocrstore.pipeline import read_pipeline, read_yaml
 
     path = Path(path)
-    try:
-        described = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML too
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise SchemaError(f"{path}: not a readable recipe file: {exc}") from exc
+    described = read_yaml(path, what="recipe")
     if not isinstance(described, Mapping):
         raise SchemaError(
             f"{path}: expected a mapping of recipe fields, found {type(described).__name__}"
@@ -235,8 +236,6 @@ def read_recipe(path: Path | str) -> Recipe:
             return Recipe.make(pipeline=described)
         given = dict(described)
         if isinstance(given.get("pipeline"), str):
-            from ocrstore.pipeline import read_pipeline
-
             text = read_pipeline(path.parent / given["pipeline"])
             given["pipeline"] = json.loads(text)
         return Recipe.from_json(given)

@@ -11,7 +11,7 @@ from pathlib import Path
 from ocrstore.annotation import Problem
 from ocrstore.building.build import Size, StrPath, make_recipe
 from ocrstore.building.build_report import stored_problems
-from ocrstore.building.derive import Job, Task, largest_picture, stored_sample
+from ocrstore.building.derive import Derived, Job, Task, largest_picture, stored_sample
 from ocrstore.building.plan import name_work, why_not
 from ocrstore.building.run import deriver, discarded
 from ocrstore.building.view_size import AUTO, choose_size, measure_views, stored_scenes
@@ -20,6 +20,8 @@ from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.resume import find_unfinished
+from ocrstore.keys import shown
+from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import Recipe
 from ocrstore.schema import IMAGE, VIEW_COLUMNS
 from ocrstore.sources import Source, open_source
@@ -58,6 +60,7 @@ def add_view(
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
     view: str | None = None,
+    allow_modules: Sequence[str] = (),
     images: StrPath | None = None,
     annotations: StrPath | None = None,
     format: str | None = None,
@@ -71,7 +74,8 @@ def add_view(
 
     Args:
         path: The store.
-        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline` and `workers`.
+        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline`, `allow_modules` and
+            `workers`.
         view: Name of the view, the prefix of its columns; its size by default.
         images: The folder of pictures, for a store without its `image` column. The files have
             to be those the store was built from. `annotations` and `format` as in `build`.
@@ -83,6 +87,7 @@ def add_view(
     """
     started = time.perf_counter()
     target = Path(path)
+    permit_modules(allow_modules)
     if columns is None and recipe is None:
         columns = VIEW_COLUMNS
     made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline))
@@ -180,11 +185,27 @@ class _Work:
                         f"{key}: the file changed since the store was built; update the store "
                         "with `ocrstore build` first"
                     )
+                self._require_same_polygons(row, outcome)
                 self.result.problems.extend(outcome.problems)
                 remarks = [f"{problem.kind}: {problem.message}" for problem in outcome.problems]
                 writer.add(outcome.columns, remarks=remarks)
                 if self.progress is not None:
                     self.progress(row + 1, total)
+
+    def _require_same_polygons(self, row: int, outcome: Derived) -> None:
+        """Refuse annotations of another state than the stored one: maps are drawn from them."""
+        if self.source is None:
+            return
+        stored = self.store.attributes(row)
+        here = [polygon.tolist() for polygon in outcome.attributes["polygons"]]
+        flags = list(outcome.attributes["ignored"])
+        if here != stored.get("polygons") or flags != stored.get("ignored"):
+            raise SourceError(
+                f"{shown(outcome.key)}: {len(here)} polygons in the source, "
+                f"{len(stored.get('polygons') or ())} in the store, or others. Give the "
+                "annotations that the store was built with (--annotations), or update the store "
+                "with `ocrstore build` first"
+            )
 
     def _tasks(self, start: int) -> Iterator[Task]:
         for row, key in enumerate(self.store.keys[start:], start):

@@ -88,6 +88,8 @@ class Job:
     maps_folder: Path | None = None
     store: Path | None = None
     """The store that holds the pictures and polygons of tasks with a row."""
+    modules: tuple[str, ...] = ()
+    """Modules besides albumentations that the views' pipelines may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,10 @@ class Deriver:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._store: Store | None = None
+        if job.modules:
+            from ocrstore.pipeline import permit_modules
+
+            permit_modules(job.modules)
 
     def derive(self, task: Task, *, reserve: Reserve | None = None) -> Derived:
         """Derive one sample, from its file or from the store."""

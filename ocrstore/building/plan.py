@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,13 @@ import pyarrow as pa
 from ocrstore.annotation import AnnotationReader, Problem, SourceSample
 from ocrstore.building.derive import annotation_hash, file_state, read_picture
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
-from ocrstore.errors import SchemaError, SourceError
+from ocrstore.errors import CorruptStoreError, SchemaError, SourceError
 from ocrstore.format.columns import Column
 from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.format.resume import Unfinished, find_unfinished
+from ocrstore.keys import shown
 from ocrstore.metadata import build_record
-from ocrstore.sources import Source
+from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.views import IMPORTED, View, built_views, check_views, stored_columns
 
@@ -48,6 +51,8 @@ class BuildPlan:
     force: bool = False
     unfinished: Unfinished | None = None
     """The work of an interrupted build."""
+    loses: str = ""
+    """Why every polygon of the store would be lost; empty if not, or if that is allowed."""
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -108,6 +113,44 @@ def not_its_folder(samples: int, images: Path) -> str:
     return f"{none} of the store {is_not} in {images}; is it the right folder?"
 
 
+def lost_annotations(store: Store, source: Source) -> str:
+    """Return the message if a source has no polygon for pictures whose polygons a store has.
+
+    That is how annotations look that were not found: a folder that moved, a forgotten
+    `--annotations`, a dialect that nobody registered. Empty if the source has any.
+    """
+    there = set(source.keys)
+    counts = zip(store.keys, _polygon_counts(store), strict=True)
+    annotated = {key: count for key, count in counts if count and key in there}
+    if not annotated or any(source[key].polygons for key in annotated):
+        return ""
+    polygons = sum(annotated.values())
+    build = store.metadata.get("build")
+    build = build if isinstance(build, Mapping) else {}
+    recorded = build.get("source")
+    place = recorded.get("annotations") if isinstance(recorded, Mapping) else None
+    dialect = build.get("dialect")
+    message = (
+        f"the store has {polygons} polygon{'' if polygons == 1 else 's'} in {len(annotated)} of "
+        f"these pictures, and the source has none for them ({source.description})."
+    )
+    options = ""
+    if isinstance(place, str):
+        gone = "" if Path(place).exists() else ", which does not exist now"
+        message += f" They were read from {shown(place)}{gone}."
+        options = f" --annotations {shlex.quote(shown(place))}"
+    if isinstance(dialect, str) and dialect not in [known.name for known in all_dialects()]:
+        message += f" Their dialect {shown(dialect)} is not registered now."
+    again = options or " --annotations PATH"
+    return f"{message} Give the annotations again, for example{again}"
+
+
+def _polygon_counts(store: Store) -> list[int]:
+    if "ignored" not in store.index.column_names:
+        return [0] * len(store)
+    return [len(flags or ()) for flags in store.index["ignored"].to_pylist()]
+
+
 def plan_build(
     source: Source,
     target: Path,
@@ -115,6 +158,7 @@ def plan_build(
     *,
     force: bool,
     maps_folder: Path | None,
+    drop_annotations: bool = False,
 ) -> BuildPlan:
     """Plan a build of one view, which becomes the default view; other views are kept.
 
@@ -145,6 +189,10 @@ def plan_build(
     # --max-pixels of another build
     old = Store(target, max_row_nbytes=MAX_ROW_NBYTES)
     before = built_views(old)
+    if not drop_annotations:
+        # --force also replaces a store whose index is damaged
+        with suppress(*[CorruptStoreError] if force else []):
+            facts["loses"] = lost_annotations(old, source)
     if force:
         changes = compare(source, {}, maps_folder=None)
         return BuildPlan(
@@ -364,8 +412,8 @@ def _difference(sample: SourceSample, before: Known, maps_folder: Path | None) -
 
 
 def _counted(count: int, what: str, keys: list[str]) -> str:
-    shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
-    return f"{count} {what}{'' if count == 1 else 's'} ({shown})"
+    first = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+    return f"{count} {what}{'' if count == 1 else 's'} ({first})"
 
 
 # --- whether an interrupted build can be resumed

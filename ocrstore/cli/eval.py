@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar
+from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar, shown
 from ocrstore.cli.options import detector_options
 from ocrstore.errors import WriteError
 
@@ -88,18 +87,20 @@ def eval_command(
         print_json({**icdar._asdict(), "cleval": cleval._asdict(), "pictures": len(result.rows)})
         return 0
     out = console()
-    shown = Table("", "precision", "recall", "H-mean", title=f"{len(result.rows)} pictures")
-    shown.add_row("ICDAR 2015", *(f"{value:.4f}" for value in icdar))
-    shown.add_row("CLEval", *(f"{value:.4f}" for value in cleval))
-    out.print(shown)
+    table_of_scores = Table(
+        "", "precision", "recall", "H-mean", title=f"{len(result.rows)} pictures"
+    )
+    table_of_scores.add_row("ICDAR 2015", *(f"{value:.4f}" for value in icdar))
+    table_of_scores.add_row("CLEval", *(f"{value:.4f}" for value in cleval))
+    out.print(table_of_scores)
     for name, score in result.worst_first[:_SHOWN]:
         if score.hmean < 1 and (score.truths or score.detections):
             out.print(
-                f"[dim]· {escape(name)}: {score.matched} of {score.truths} found, "
+                f"[dim]· {shown(name)}: {score.matched} of {score.truths} found, "
                 f"{score.detections} detections[/]"
             )
     if table is not None:
-        out.print(f"[green]✓[/] every picture: {escape(str(table))}")
+        out.print(f"[green]✓[/] every picture: {shown(table)}")
     return 0
 
 

@@ -353,7 +353,7 @@ def _check_alike(
     for view in views[1:]:
         meaning = _meaning(view, transformed=transformed, maps_given=maps_given)
         if meaning != expected:  # only then is the module for differences imported
-            from ocrstore.jsondiff import diff_json
+            from ocrstore.metadata import diff_json
 
             found.append(f"{view.path}:")
             found += [f"  {line}" for line in diff_json(expected, meaning)]
@@ -368,16 +368,17 @@ def _check_alike(
 
 def _meaning(view: StoreView, *, transformed: bool, maps_given: bool) -> dict[str, Any]:
     """Return what decides how a view's samples look: recipe, columns, dtypes and shapes."""
-    record = view.recipe or {}
-    recipe = {key: value for key, value in (record.get("recipe") or {}).items() if key != "columns"}
-    whole = PICTURE in view.store.columns
+    stored = view.stored_view
+    described = {} if stored is None else stored.recipe_json
+    recipe = {key: value for key, value in described.items() if key != "columns"}
+    whole = IMAGE in view.store.columns
     if transformed:
         # maps are drawn anew; the recipe of a baked tensor matters only where it is the picture
         recipe = recipe if not whole else {"maps": recipe.get("maps")}
         if maps_given:
             recipe.pop("maps", None)
-        return {"recipe": recipe, "columns": {PICTURE: whole, "maps": sorted(view.names)}}
-    made = set(record.get("columns") or ()) - {PICTURE}
+        return {"recipe": recipe, "columns": {IMAGE: whole, "maps": sorted(view.names)}}
+    made = set() if stored is None else set(stored.columns) - {IMAGE}
     return {
         "recipe": recipe if made & set(view.names) else {},
         "columns": {

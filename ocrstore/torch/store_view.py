@@ -112,7 +112,7 @@ class StoreView:
         try:
             store = open_store(self.path)
             equal = store.fingerprint == self.ref.fingerprint and _resolve(store, self.ref) == (
-                self.recipe,
+                self.stored_view,
                 self.columns,
             )
         except OCRStoreError:
