@@ -73,7 +73,7 @@ bench: bench-setup
 	-$(BIN)/python tools/bench_build.py
 	-$(BIN)/python tools/bench_loader.py
 	-$(BIN)/python tools/bench_memory.py
-	-$(BIN)/python tools/bench_epoch.py --plot docs/images/epochs.png
+	-$(BIN)/python tools/bench_epoch.py --plot docs/images/epochs.png --page docs/figures/epochs.md
 	-$(BIN)/python tools/bench/scale.py
 	$(BIN)/python -m tools.bench $(SUITE)
 

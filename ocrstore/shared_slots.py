@@ -76,7 +76,7 @@ def _round_up(nbytes: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The message that a slot was filled: whose slot, and how to open it."""
+    """The message that a slot was filled: the slot of which process, and how to open it."""
 
     writer: str
     """The name of the `SlotWriter`, unlike that of any other."""
@@ -200,7 +200,7 @@ def _open(ticket: Ticket) -> mmap.mmap:
         os.close(fd)
     name = _slot_name(ticket.writer, ticket.slot)
     if len(memory) < PAGE + ticket.nbytes or memory[1 : 1 + len(name)] != name:
-        # the process id, or the descriptor, was given to somebody else meanwhile
+        # the process id, or the descriptor, was reused meanwhile
         raise RuntimeError(f"{path} is not the slot that worker process {ticket.pid} announced")
     return memory
 

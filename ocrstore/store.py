@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -70,7 +70,7 @@ class StoredColumn:
         return align_up(nbytes, row_alignment(nbytes, raw=True))
 
     def is_run(self, start: int, stop: int) -> bool:
-        """Tell whether rows start to stop are contiguous, so that they are one array."""
+        """Return whether rows start to stop are contiguous, so that they are one array."""
         self._mapping.check()  # the offsets lie in the mapping too
         if self._run_ends is None:
             self._run_ends = self._find_runs()
@@ -293,12 +293,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

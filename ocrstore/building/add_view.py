@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ocrstore.annotation import Problem
-from ocrstore.building.build import StrPath, make_recipe
+from ocrstore.building.build import Size, StrPath, make_recipe
 from ocrstore.building.build_report import stored_problems
 from ocrstore.building.derive import Job, Task, stored_sample
 from ocrstore.building.plan import name_work, why_not
 from ocrstore.building.run import deriver, discarded
+from ocrstore.building.view_size import AUTO, choose_size, measure_views, stored_scenes
 from ocrstore.decode import DECODER_FAMILIES, DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
@@ -23,6 +24,7 @@ from ocrstore.format.resume import find_unfinished
 from ocrstore.recipe import DTYPES, Recipe
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
+from ocrstore.view_bound import ViewBound, bounds_metadata, recorded_bounds
 from ocrstore.views import View, check_views, column_shapes, stored_views, views_metadata
 
 
@@ -40,6 +42,10 @@ class AddedView:
     discarded: str = ""
     """What of an interrupted build was discarded, and why."""
     problems: list[Problem] = field(default_factory=list)
+    chosen: str = ""
+    """Which size was chosen for `size="auto"`, and why."""
+    bound: ViewBound | None = None
+    """The accuracy that the view allows; None if there are no polygons."""
     seconds: float = 0.0
 
 
@@ -47,7 +53,7 @@ def add_view(
     path: StrPath,
     *,
     recipe: Recipe | StrPath | None = None,
-    size: int | Sequence[int] | None = None,
+    size: Size | None = None,
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
@@ -84,8 +90,12 @@ def add_view(
         before = stored_views(store.metadata, where=str(target))
         if not before:
             raise SchemaError(f"{target} was not built from pictures; views cannot be added")
+        chosen = ""
+        if size == AUTO:
+            side, chosen = choose_size(made, stored_scenes(store))
+            made = replace(made, size=(side, side))
         added = View(view or made.view_name, made, default=False)
-        result = AddedView(str(target), added.name, len(store))
+        result = AddedView(str(target), added.name, len(store), chosen=chosen)
         same = [v for v in before if v.name == added.name]
         if same and same[0].recipe.fingerprint == made.fingerprint:
             with suppress(StoreBusyError, WriteError):
@@ -117,7 +127,9 @@ def add_view(
         found = find_unfinished(target)
         if found is not None:
             result.discarded = discarded(found.samples, why_not(found, token, in_place=True))
-        metadata = {**store.metadata, **views_metadata(views)}
+        bounds = recorded_bounds(store.metadata) | measure_views((added,), stored_scenes(store))
+        result.bound = bounds.get(added.name)
+        metadata = {**store.metadata, **views_metadata(views), **bounds_metadata(bounds)}
         with ColumnWriter(
             target, specs, metadata=metadata, resume=token, action="add-view"
         ) as writer:

@@ -12,6 +12,7 @@ from typing import Any
 from ocrstore.annotation import Problem
 from ocrstore.errors import WriteError
 from ocrstore.problems import KINDS, loses
+from ocrstore.view_bound import ViewBound
 from ocrstore.whole_file import write_whole
 
 KEPT_PROBLEMS = 1000
@@ -52,6 +53,8 @@ class BuildReport:
     nbytes: int = 0
     """Size of the file."""
     fingerprint: str = ""
+    bounds: dict[str, ViewBound] = field(default_factory=dict)
+    """View to the accuracy that it allows; without views that have no polygons to measure."""
     seconds: float = 0.0
 
     @property

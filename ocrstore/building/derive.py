@@ -83,7 +83,7 @@ class Job:
     views: tuple[View, ...]
     """The views to derive from a picture's file."""
     stored_views: tuple[View, ...] = ()
-    """The views to derive from a stored picture, whose other columns are still valid."""
+    """The views to derive from a stored picture; its other columns are still valid."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     maps_folder: Path | None = None
     store: Path | None = None
@@ -373,7 +373,7 @@ def _outside(sample: SourceSample, points: Points, height: int, width: int) -> l
     for position, polygon in enumerate(points):
         low, high = polygon.min(axis=0), polygon.max(axis=0)
         if high[0] < 0 or high[1] < 0 or low[0] > width or low[1] > height:
-            message = f"polygon {position} lies wholly outside of its picture; kept"
+            message = f"polygon {position} is entirely outside the picture; kept"
             problems.append(Problem("polygon-outside", message, sample.key, position))
     return problems
 
@@ -389,11 +389,7 @@ def _draw(
     moved, ignored = [], []
     for position, (polygon, source) in enumerate(zip(points, sample.polygons, strict=True)):
         placed = transform_points(matrix, polygon)
-        why = ""
-        if not (np.abs(placed) < _FAR).all():
-            why = "is sent out of all bounds"
-        elif len(placed) > MAX_POINTS:
-            why = f"has {len(placed)} points, more than the {MAX_POINTS} that can be drawn"
+        why = why_undrawable(placed)
         if why:
             message = f"view {view.name}: polygon {position} {why}; kept, but not drawn"
             problems.append(Problem("undrawable-polygon", message, sample.key, position))
@@ -401,6 +397,15 @@ def _draw(
         moved.append(placed)
         ignored.append(source.ignored)
     return draw_maps(moved, ignored, drawn.shape[0], drawn.shape[1], params=view.recipe.maps)
+
+
+def why_undrawable(placed: npt.NDArray[np.float64]) -> str:
+    """Return why a polygon in view coordinates cannot be drawn; empty if it can."""
+    if not (np.abs(placed) < _FAR).all():
+        return "is sent out of all bounds"
+    if len(placed) > MAX_POINTS:
+        return f"has {len(placed)} points, more than the {MAX_POINTS} that can be drawn"
+    return ""
 
 
 def _cast(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:

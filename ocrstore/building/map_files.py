@@ -42,7 +42,9 @@ def import_maps(folder: Path, key: str, drawn: Maps) -> tuple[Maps, list[Problem
     """
     path = find_maps(folder, key)
     if path is None:
-        return drawn, [Problem("maps-missing", "no map file for it; its maps were drawn", key=key)]
+        return drawn, [
+            Problem("maps-missing", "no map file for this picture; its maps were drawn", key=key)
+        ]
     try:
         arrays = _read(path)
         taken = {name: _checked(name, arrays[name], drawn) for name in arrays}
@@ -63,7 +65,7 @@ class _WrongMapsError(Exception):
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
     names = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
     try:
-        # read at once, so that a file that is being changed cannot mix two states
+        # read whole, so that a file that is being changed cannot mix two states
         loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             raise _WrongMapsError("a single array, not an npz archive")

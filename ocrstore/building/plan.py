@@ -401,6 +401,17 @@ def why_not(found: Unfinished, token: str, *, in_place: bool) -> str:
     return ""
 
 
+def describe_interruption(target: Path, work: str) -> str:
+    """Return what an interrupted `work` ("build" or "add-view") leaves to resume, as a sentence."""
+    found = find_unfinished(target)
+    if found is None or _described(found.token).get("work") != work:
+        return "Nothing is kept yet: no row group (64 samples, or 256 MB) was complete."
+    if found.obstacle:
+        return f"It cannot be resumed: {found.obstacle}."
+    samples = "1 sample is" if found.samples == 1 else f"{found.samples} samples are"
+    return f"{samples} kept; run the same command to resume."
+
+
 def _described(token: str) -> dict[str, Any]:
     try:
         record = json.loads(token)

@@ -307,7 +307,7 @@ class Pool:
         if isinstance(outcome, str):
             raise OCRStoreError(
                 f"{order.task.sample.key}: a worker failed, which is a bug in ocrstore or in a "
-                f"transform of the pipeline; finished samples are kept:\n{outcome}"
+                f"transform of the pipeline; finished row groups are kept:\n{outcome}"
             )
         if message.ticket is not None and isinstance(outcome, Derived):
             try:
@@ -371,7 +371,7 @@ def _signal_name(code: int) -> str:
 
 def _killed(code: int, current: _Order | None, last_output: str) -> WorkerDiedError:
     where = f" while deriving {current.task.sample.key!r}" if current else ""
-    advice = "Finished samples are kept; build again to resume."
+    advice = "Finished row groups are kept; build again to resume."
     if code == -getattr(signal, "SIGKILL", 9):
         advice += " If the system ran out of memory, use fewer --workers."
     tail = f"\nLast output on stderr:\n{last_output}" if last_output else ""

@@ -9,7 +9,8 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, print_json, progress_bar
+from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar
+from ocrstore.cli.options import detector_options
 from ocrstore.errors import WriteError
 
 if TYPE_CHECKING:
@@ -29,24 +30,10 @@ _SHOWN = 10
     help="Write a CSV row for each picture.",
 )
 @click.option("--any-recipe", is_flag=True, help="Evaluate although the recipes differ.")
-@click.option(
-    "--rules",
-    type=click.Choice(["ocrstore", "db"]),
-    help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
-)
-@click.option(
-    "--min-score",
-    type=click.FloatRange(0, 1),
-    help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
-)
-@click.option(
-    "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
-)
-@click.option("--batch-size", type=COUNT, default=8, show_default=True)
+@detector_options
 @click.option(
     "--workers", type=click.IntRange(0), default=0, show_default=True, help="Loader processes."
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def eval_command(
     store: Path,

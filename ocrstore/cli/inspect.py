@@ -92,6 +92,11 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
         words = shown(" ".join(recipe_in_words(view.recipe)))
         yield f"view {shown(view.name)}", words
         yield "recipe", f"fingerprint {shown(view.fingerprint)}"
+        bound = facts.bounds.get(view.name)
+        if bound is not None:
+            yield "upper bound", bound.in_words()
+        if bound is not None and bound.warning():
+            yield "", f"[yellow]![/] {bound.warning()}"
     yield "content", f"fingerprint {summary.fingerprint[:32]}…"
     yield "generation", _generation(summary)
     yield from _soundness(facts, verification)

@@ -1,4 +1,4 @@
-"""Options that `build` and `add-view` share: the recipe and the source."""
+"""Options that several commands share: recipe, source, detector."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ocrstore.building.build import Size
+from ocrstore.cli.console import COUNT
 from ocrstore.errors import SourceError
 from ocrstore.maps import ALGORITHM
 from ocrstore.recipe import CODECS, DTYPES
@@ -22,13 +24,15 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
 
-def _size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Parse `960` or `736x1280` into (height, width)."""
-    if value is None:
-        return None
+def _size(_: click.Context, __: click.Parameter, value: str | None) -> Size | None:
+    """Parse `960` or `736x1280` into (height, width); `auto` stays."""
+    if value is None or value == "auto":
+        return value
     parts = value.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{value!r} is not a size; use 960 or 736x1280 (height first)")
+        raise click.BadParameter(
+            f"{value!r} is not a size; use 960, 736x1280 (height first) or auto"
+        )
     return int(parts[0]), int(parts[-1])
 
 
@@ -115,7 +119,8 @@ def recipe_options(command: F) -> F:
             "--size",
             callback=_size,
             metavar="SIZE",
-            help="Scale to this longest side and pad: 640 (default), or 736x1280 (height first).",
+            help="Scale to this longest side and pad: 640 (default), or 736x1280 (height first), "
+            "or auto: the smallest that allows 0.98 of the H-mean at full size.",
         ),
     ):
         command = option(command)
@@ -135,6 +140,29 @@ def source_options(command: F) -> F:
             "--annotations",
             type=EXISTING,
             help="File or folder of annotations; searched by default.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def detector_options(command: F) -> F:
+    """Add the options of a detector and its post-processing to a command."""
+    for option in (
+        click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps."),
+        click.option("--batch-size", type=COUNT, default=8, show_default=True),
+        click.option(
+            "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
+        ),
+        click.option(
+            "--min-score",
+            type=click.FloatRange(0, 1),
+            help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
+        ),
+        click.option(
+            "--rules",
+            type=click.Choice(["ocrstore", "db"]),
+            help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
         ),
     ):
         command = option(command)

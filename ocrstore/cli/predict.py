@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progress_bar
+from ocrstore.cli.console import STORE, console, explain_missing, progress_bar
+from ocrstore.cli.options import detector_options
 
 
 @click.command("predict")
@@ -22,21 +23,7 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progres
     help="Folder for the results.",
 )
 @click.option("--draw", is_flag=True, help="Also write the pictures with their boxes.")
-@click.option(
-    "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
-)
-@click.option(
-    "--rules",
-    type=click.Choice(["ocrstore", "db"]),
-    help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
-)
-@click.option(
-    "--min-score",
-    type=click.FloatRange(0, 1),
-    help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
-)
-@click.option("--batch-size", type=COUNT, default=8, show_default=True)
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
+@detector_options
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def predict_command(
     images: Path,

@@ -75,8 +75,6 @@ def profile_command(
     albumentations.save(pipeline, "pipeline.yaml", data_format="yaml") saves a pipeline.
     """
     with explain_missing("profile"):
-        import torch
-
         from ocrstore.pipeline import read_pipeline
         from ocrstore.torch.profile import StepList, profile_store, write_split
     if split is not None and transform is None:
@@ -85,7 +83,6 @@ def profile_command(
     written: tuple[Path, ...] = ()
     if split is not None and described is not None:
         written = write_split(StepList(described), split)
-    torch.set_num_threads(1)  # as in a loader's worker
     with progress_bar("measuring", quiet=as_json) as advance:
         profile = profile_store(
             store,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
-from ocrstore.evaluation.icdar import Figures, PictureScore, match, over_pictures
+from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures, pair
 
 _CHARACTER_COUNTS = tuple(field.name for field in fields(CharacterScore))
 
@@ -55,13 +55,13 @@ class HMean(Metric):
                 f"{len(ignored)} with flags: expected the same number"
             )
         for position, found in enumerate(detections):
-            score = match(
+            score = pair(
                 found,
                 truths[position],
                 ignored[position],
                 iou=self.iou,
                 whole_pixels=self.whole_pixels,
-            )
+            ).score
             self.matched += score.matched
             self.truths += score.truths
             self.detections += score.detections

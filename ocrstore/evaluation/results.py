@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
-from ocrstore.evaluation.icdar import Figures, PictureScore, match, over_pictures
+from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures, pair
 from ocrstore.geometry import transform_points
 from ocrstore.store import Store
 from ocrstore.whole_file import replaced
@@ -37,7 +37,7 @@ class GroundTruth:
 
 
 def ground_truth_of(batch: Mapping[str, Any]) -> GroundTruth:
-    """Read a batch of `OCRStoreDataset`, whose polygons are in view coordinates."""
+    """Read a batch of `OCRStoreDataset`; its polygons are in view coordinates."""
     inverse = np.asarray(batch["inverse_matrix"].cpu(), dtype=np.float64)
     polygons = [
         [transform_points(matrix, points) for points in regions]
@@ -92,7 +92,7 @@ class Results:
         texts: Sequence[str | None],
     ) -> None:
         """Score one picture; polygons are in picture coordinates."""
-        self.rows.append((key, match(detections, truths, ignored)))
+        self.rows.append((key, pair(detections, truths, ignored).score))
         self.characters += score_characters(detections, truths, ignored, texts)
 
     @property

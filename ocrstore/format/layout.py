@@ -65,7 +65,7 @@ def row_alignment(nbytes: int, *, raw: bool) -> int:
 
 
 def is_valid_name(name: object) -> bool:
-    """Tell whether `name` may name a column or an attribute (FORMAT.md 2.3)."""
+    """Return whether `name` may name a column or an attribute (FORMAT.md 2.3)."""
     return (
         isinstance(name, str)
         and _NAME.fullmatch(name) is not None

@@ -21,6 +21,7 @@ from ocrstore.inspection.source_status import (
 from ocrstore.inspection.views import StoredView, views_of
 from ocrstore.store import Store
 from ocrstore.verification import Integrity, check_headers
+from ocrstore.view_bound import ViewBound, recorded_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ class Facts:
     views: tuple[StoredView, ...]
     polygons: Polygons | None
     """None if the store has no polygons attribute."""
+    bounds: Mapping[str, ViewBound]
+    """View -> the accuracy it allows, as the build measured it."""
     source: Mapping[str, Any]
     """What the build recorded about its source."""
     decoders: Mapping[str, str]
@@ -123,6 +126,7 @@ class Facts:
                 self.summary.live_nbytes / self.summary.samples if self.summary.samples else None
             ),
             "polygons": None if self.polygons is None else asdict(self.polygons),
+            "upper_bounds": {name: asdict(bound) for name, bound in self.bounds.items()},
             "views": [view.to_json() for view in self.views],
             "source": {
                 **self.source,
@@ -149,6 +153,7 @@ def gather_facts(store: Store, *, source: Path | None = None, check_source: bool
         summary=summarize(store),
         views=views,
         polygons=_count_polygons(store, views),
+        bounds=recorded_bounds(store.metadata),
         source=source_record(store),
         decoders=decoders if isinstance(decoders, Mapping) else {},
         problems=build_problems(store)[0],

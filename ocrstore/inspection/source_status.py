@@ -209,7 +209,7 @@ def _skipped(store: Store) -> set[str]:
 
 
 def _annotations_newer(recorded: Mapping[str, Any], *, listed: bool) -> bool:
-    """Tell whether an annotation file is younger than the newest one at the build.
+    """Return whether an annotation file is younger than the newest one at the build.
 
     A recorded file is looked at; a recorded folder, without those below it, only if `listed`.
     """

@@ -1,4 +1,4 @@
-"""Put the sections of a report together as one self-contained HTML page."""
+"""Assemble the sections of a report into one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def page(title: str, sections: Sequence[tuple[str, str, Markup]], lead: Markup) -> str:
-    """Put sections (name, heading, content) together as a whole HTML document."""
+    """Return a whole HTML document of sections (name, heading, content)."""
     style = Path(__file__).with_name("style.css").read_text("utf-8")
     links = [tag("a", heading, href=f"#{name}") for name, heading, _ in sections]
     head = join(
@@ -54,7 +54,7 @@ def page(title: str, sections: Sequence[tuple[str, str, Markup]], lead: Markup) 
 
 
 def lead_in(facts: Facts) -> Markup:
-    """Write the header: figures and origin of the store."""
+    """Return the header: figures and origin of the store."""
     summary = facts.summary
     tiles = [_tile(f"{summary.samples:,}", "samples")]
     if facts.polygons is not None:
@@ -65,6 +65,9 @@ def lead_in(facts: Facts) -> Markup:
             if view.name in polygons.too_small:
                 count = polygons.too_small[view.name]
                 tiles.append(_tile(f"{count:,}", f"more under {view.min_size:g} px"))
+            if view.name in facts.bounds:
+                hmean = facts.bounds[view.name].hmean
+                tiles.append(_tile(f"{hmean:.3f}", "H-mean with perfect maps"))
     tiles.append(_tile(_bytes(summary.nbytes), "in the file"))
     if summary.samples:
         tiles.append(_tile(_bytes(summary.live_nbytes / summary.samples), "per sample"))
@@ -190,6 +193,11 @@ def _about(facts: Facts) -> Markup:
     for view in facts.views:
         lines.append((f"view {view.name}", " ".join(recipe_in_words(view.recipe))))
         lines.append(("recipe", tag("code", view.fingerprint)))
+        bound = facts.bounds.get(view.name)
+        if bound is not None:
+            lines.append(("upper bound", bound.in_words()))
+        if bound is not None and bound.warning():
+            lines.append(("warning", bound.warning()))
     lines.append(("content", tag("code", facts.summary.fingerprint[:32] + "…")))
     sound = (
         "headers are sound (a quick check)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import sys
@@ -141,8 +142,9 @@ class Prefetcher(Iterator[Any]):
         # the finalizer may run in the thread itself
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
-        while not self._shared.ready.empty():
-            self._shared.ready.get()
+        with contextlib.suppress(queue.Empty):
+            while True:  # a second thread may drain it too: `empty()` and `get()` could block
+                self._shared.ready.get_nowait()
 
     def __enter__(self) -> Prefetcher:
         return self

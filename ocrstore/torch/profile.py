@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,15 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ocrstore.errors import OCRStoreError, SchemaError
-from ocrstore.pipeline import CHOOSING, SEQUENCES, compose, judge, make_transform, to_json
+from ocrstore.pipeline import (
+    CHOOSING,
+    SEQUENCES,
+    compose,
+    default_augmentation,
+    judge,
+    make_transform,
+    to_json,
+)
 from ocrstore.stopwatch import measuring
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.whole_file import write_whole
@@ -110,6 +118,17 @@ class Profile:
         return {**asdict(self), "sum_cpu_ms": self.sum_cpu_ms, "deviation": self.deviation}
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread, as in a loader's worker."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def profile_store(
     path: str | os.PathLike[str],
     *,
@@ -145,7 +164,7 @@ def profile_store(
     steps = StepList(transform or default_pipeline(stored))
     dataset = OCRStoreDataset(path, view=view, transform=steps.composition)
     rows = sorted(np.random.default_rng(seed).permutation(len(stored))[:samples].tolist())
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread():
         items: Any = dataset.__getitems__(rows[:batch_size])
         shown = [items[number] for number in range(len(items))]
         if len({sample["image"].shape for sample in shown}) > 1:  # no batch can hold them
@@ -177,8 +196,6 @@ def profile_store(
 
 def default_pipeline(dataset: OCRStoreDataset) -> str:
     """Return what `ocrstore train --augment` does to the pictures of a view, in canonical JSON."""
-    from ocrstore.pipeline import default_augmentation
-
     view = dataset.views[0]
     height, width = (640, 640)
     if "tensor" in view.columns:

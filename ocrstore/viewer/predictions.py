@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ocrstore.errors import SourceError
-from ocrstore.evaluation.icdar import Pairing, PictureScore, harmonic_mean, pair
+from ocrstore.evaluation.icdar2015 import Pairing, PictureScore, harmonic_mean, pair
 from ocrstore.store import Store
 
 _PREFIX = re.compile(r"^(?:res|gt)_", re.IGNORECASE)
@@ -207,13 +207,15 @@ def _load(path: Path) -> str:
         raise SourceError(f"{path}: cannot be read: {exc.strerror or exc}.") from exc
 
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 
 class Scores:
     """Scores by the ICDAR 2015 protocol for every sample that has predictions."""
 
-    def __init__(self, store: Store, predictions: Predictions, *, tell: Tell | None = None) -> None:
+    def __init__(
+        self, store: Store, predictions: Predictions, *, progress: Progress | None = None
+    ) -> None:
         self.predictions = predictions
         self._store = store
         self.numbers: dict[str, npt.NDArray[np.float64]] = {
@@ -225,8 +227,8 @@ class Scores:
             score = self.pairing(row).score
             self._note(row, score)
             totals += (score.matched, score.truths, score.detections)
-            if tell is not None:
-                tell(done, len(predictions.boxes))
+            if progress is not None:
+                progress(done, len(predictions.boxes))
         self.total = PictureScore(*totals.tolist())
         """Counts summed over all samples."""
 

@@ -153,7 +153,7 @@ def encode_thumbnail(pixels: Pixels) -> bytes:
 
 
 def encode_map(name: str, values: npt.NDArray[Any]) -> bytes:
-    """Encode a map or mask as a PNG of one colour whose alpha channel is the map.
+    """Encode a map or mask as a PNG of one colour, with the map as its alpha channel.
 
     The threshold map is scaled to its own range, which makes its ramp visible. The probability
     mask is opaque where pixels do not count, the threshold mask where they do.
@@ -236,7 +236,7 @@ class Thumbnails:
         return f'"{int(self._store[self.column].hashes[row]):016x}-{digest.hexdigest()}"'
 
     def make(self, row: int, side: int, outlines: list[Outline]) -> bytes:
-        """Return a JPEG whose longer side is at most `side`."""
+        """Return a JPEG with a longer side of at most `side`."""
         if self.column is None:
             raise UnknownColumnError(f"{self._store.path}: no column holds pictures.")
         pixels: Any = self._store[self.column][row]

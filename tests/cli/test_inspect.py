@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore import cli
 from ocrstore.inspection import source_status
 from ocrstore.inspection.facts import gather_facts
 from ocrstore.report import make_report
@@ -36,17 +36,9 @@ def own(built, tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line as the shell would; returns exit code, standard output and error."""
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["ocrstore", "inspect", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
+def run(run):
+    """Run `ocrstore inspect`; returns exit code, standard output and error."""
+    return functools.partial(run, "inspect")
 
 
 def test_one_screen_answers_everything(run, built):
@@ -127,7 +119,7 @@ def test_a_sound_store_verifies_in_full(run, built):
 
 
 def test_the_source_is_newer(run, own):
-    """Changed, new and gone pictures, and annotations written since, are told apart."""
+    """Changed, new and gone pictures, and annotations written since, are distinguished."""
     images = own.parent / "images"
     assert json.loads(run(own, "--source", images, "--json")[1])["source"]["state"] == "up to date"
     (images / "a.jpg").write_bytes((images / "b.jpg").read_bytes())

@@ -215,7 +215,7 @@ def test_suspects_are_ranked(page):
 
 
 def test_problems_of_the_build_are_listed(page):
-    """What was left out is told from what is good to know."""
+    """What was left out is distinguished from what is good to know."""
     text = page.text
     assert "bad-picture" in text and "broken.jpg" in text
     assert "left out" in text and "good to know" in text

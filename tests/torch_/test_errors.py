@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ocrstore.torch.store_view import _open_views
 from torch.utils.data import DataLoader
 
 import ocrstore
 from ocrstore.recipe import Recipe
 from ocrstore.torch import OCRStoreDataset
+from ocrstore.torch.store_view import _open_views
 from ocrstore.views import View, views_metadata
 from tests.torch_.making import make_store
 
@@ -245,7 +245,7 @@ def test_a_store_that_is_being_overwritten(own_path, tmp_path):
 
 
 def test_an_equal_store_written_over_is_opened_anew(tmp_path, monkeypatch):
-    """Equal samples from a later build: who had it open is told, a new data set reads it."""
+    """Equal samples from a later build: who had it open is reported, a new data set reads it."""
     first = OCRStoreDataset(make_store(tmp_path / "val.ocrs", samples=5))
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     later = make_store(tmp_path / "later.ocrs", samples=5)

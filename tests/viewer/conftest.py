@@ -113,8 +113,8 @@ class Client:
 def running(path, *, predictions=None):
     """Run a viewer of a store in this process."""
     pytest.importorskip("uvicorn", reason="the viewer needs ocrstore[view]")
+    from ocrstore.viewer.app import Viewer
     from ocrstore.viewer.live import Live
-    from ocrstore.viewer.serve import Viewer
 
     viewer = Viewer(Live(path, predictions=predictions))
     thread = threading.Thread(target=viewer.run, daemon=True)
