@@ -115,9 +115,9 @@ def use_dataset(path: str) -> None:
 
 def use_viewer(path: str) -> None:
     """Ask the viewer for everything that a browser would; an internal error is a failure."""
-    from ocrstore.viewer.serve import Viewer
-
+    from ocrstore.viewer.app import Viewer
     from ocrstore.viewer.live import Live
+
 
     viewer = Viewer(Live(Path(path)))
     thread = threading.Thread(target=viewer.run)
