@@ -118,7 +118,6 @@ def use_viewer(path: str) -> None:
     from ocrstore.viewer.app import Viewer
     from ocrstore.viewer.live import Live
 
-
     viewer = Viewer(Live(Path(path)))
     thread = threading.Thread(target=viewer.run)
     thread.start()
