@@ -22,14 +22,15 @@ def export_index(store: Store, target: Path, *, format: str) -> None:
     """Write the index; the target appears whole or not at all."""
     table = store.index
     try:
-        with replaced(target) as partial:
+        with replaced(target) as partial, partial.open("wb") as file:
+            # Arrow opens no path that is not valid Unicode
             if format == "parquet":
-                pyarrow.parquet.write_table(table, partial)
+                pyarrow.parquet.write_table(table, file)
             elif format == "arrow":
-                with pa.ipc.new_file(partial, table.schema) as writer:
+                with pa.ipc.new_file(file, table.schema) as writer:
                     writer.write_table(table)
             else:
-                pyarrow.csv.write_csv(flatten(table), partial)
+                pyarrow.csv.write_csv(flatten(table), file)
     except (OSError, pa.ArrowException) as exc:
         raise WriteError(f"{target}: cannot be written: {exc}.") from exc
 

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+# what libraries say, in exceptions of their own, where there is no memory left
+_SHORT = (
+    "failed to map segment",
+    "cannot allocate memory",
+    "insufficient memory",
+    "can't start new thread",
+    "bad_alloc",
+)
+
+
+def memory_shortage(exc: BaseException) -> str | None:
+    """Return what an exception, or the one that led to it, says about missing memory, or None."""
+    found: BaseException | None = exc
+    said: str | None = None
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        text = str(found)
+        short = isinstance(found, MemoryError) or getattr(found, "errno", None) == errno.ENOMEM
+        if short or any(phrase in text.lower() for phrase in _SHORT):
+            said = text or "no more could be allocated"
+        found = found.__cause__ or found.__context__
+    return said
+
+
+def address_space_limit() -> int | None:
+    """Return the limit of this process's address space (`ulimit -v`) in bytes; None without one."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def usable_cpus(*, root: Path = Path("/")) -> int:

@@ -6,9 +6,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ocrstore.errors import SchemaError
+from ocrstore.metadata import count, listed, number, optional, record
+
 ENOUGH = 0.95
 """A view whose upper bound of H-mean is lower is warned of."""
 _KEY = "upper_bounds"
+_SHARE = number(0, 1)
+_FIELDS = {
+    **dict.fromkeys(("samples", "polygons", "small"), count),
+    "min_size": number(0),
+    **dict.fromkeys(("precision", "recall", "hmean"), _SHARE),
+}
+_BOUND = record(
+    _FIELDS,
+    {"better_size": optional(listed(count, length=2)), "better_hmean": optional(_SHARE)},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +71,13 @@ def recorded_bounds(metadata: Mapping[str, Any]) -> dict[str, ViewBound]:
     """Read the figures from a manifest; what is not understood is left out."""
     found = metadata.get(_KEY)
     bounds = {}
-    for name, record in found.items() if isinstance(found, Mapping) else ():
+    for name, figures in found.items() if isinstance(found, Mapping) else ():
         try:
-            bounds[str(name)] = _read(record)
-        except (KeyError, TypeError, ValueError, OverflowError):
+            _BOUND(figures, f"metadata.{_KEY}.{name}")
+        except SchemaError:
             continue  # the manifest's metadata may be anybody's
+        size, better = figures.get("better_size"), figures.get("better_hmean")
+        better_size = None if size is None or better is None else (size[0], size[1])
+        known = {field: figures[field] for field in _FIELDS}
+        bounds[name] = ViewBound(**known, better_size=better_size, better_hmean=better)
     return bounds
-
-
-def _read(record: Mapping[str, Any]) -> ViewBound:
-    counts = {name: int(record[name]) for name in ("samples", "polygons", "small")}
-    shares = {name: float(record[name]) for name in ("min_size", "precision", "recall", "hmean")}
-    size, better = record.get("better_size"), record.get("better_hmean")
-    if size is None or better is None:
-        return ViewBound(**counts, **shares)
-    height, width = (int(side) for side in size)
-    return ViewBound(**counts, **shares, better_size=(height, width), better_hmean=float(better))

@@ -14,6 +14,7 @@ from ocrstore.building.run import Options, Progress, execute
 from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sources import open_source
 from ocrstore.views import IMPORTED, View
@@ -35,9 +36,11 @@ def build(
     pipeline: object = None,
     view: str | None = None,
     maps: StrPath | None = None,
+    allow_modules: Sequence[str] = (),
     workers: int | None = None,
     on_error: str = "skip",
     force: bool = False,
+    drop_annotations: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Progress | None = None,
     announce: Callable[[BuildPlan], None] | None = None,
@@ -60,22 +63,28 @@ def build(
         pipeline: A deterministic albumentations pipeline, instead of `size`.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
+        allow_modules: Modules besides albumentations whose transforms a serialised pipeline may
+            name, in a recipe file or in the store; they are imported. No other code is run.
         workers: Number of worker processes; 0 for none, all cores by default.
         on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
+        drop_annotations: Remove the polygons of an existing store if the source has none for its
+            pictures; without it that is an error.
         max_pixels: Larger pictures are refused before they are decoded.
         progress: Called after each sample.
         announce: Called with the plan before the work.
 
     Raises:
-        SourceError: The source cannot be opened, none of its pictures can be used, or with
-            `on_error="fail"` something cannot be used.
+        SourceError: The source cannot be opened, none of its pictures can be used, most polygons
+            lie outside of their pictures (unless `format` is given), or with `on_error="fail"`
+            something cannot be used.
         SchemaError: The arguments contradict each other.
-        StoreExistsError: The folder has none of the store's samples.
+        StoreExistsError: The folder has none of the store's samples, or none of its polygons.
         StoreBusyError: Another process is writing.
         WriteError: The disk has no room for the store, or is full.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
+    permit_modules(allow_modules)
     plan, options = prepare(
         images,
         out,
@@ -88,6 +97,7 @@ def build(
         workers=workers,
         on_error=on_error,
         force=force,
+        drop_annotations=drop_annotations,
         max_pixels=max_pixels,
     )
     if announce is not None:
@@ -128,6 +138,7 @@ def prepare(
     workers: int | None,
     on_error: str,
     force: bool,
+    drop_annotations: bool,
     max_pixels: int,
     auto_size: bool = False,
     measuring: Tell | None = None,
@@ -153,6 +164,14 @@ def prepare(
         side, why = choose_size(recipe, scenes, tell=measuring)
         recipe, chosen = replace(recipe, size=(side, side)), (why,)
     asked = View(view or recipe.view_name, recipe, default=True)
-    plan = plan_build(source, Path(out), asked, force=force, maps_folder=folder)
+    plan = plan_build(
+        source,
+        Path(out),
+        asked,
+        force=force,
+        maps_folder=folder,
+        drop_annotations=drop_annotations,
+    )
     plan = replace(plan, reasons=(*chosen, *plan.reasons))
-    return plan, Options(workers, on_error, max_pixels)
+    options = Options(workers, on_error, max_pixels, trust_dialect=format is not None)
+    return plan, options

@@ -114,7 +114,10 @@ def _order(problem: Problem) -> tuple[str, str, int, str]:
 def stored_problems(key: str, attributes: Mapping[str, Any]) -> list[Problem]:
     """Return the problems that are stored with a sample."""
     problems = []
-    for line in attributes.get("problems") or ():
+    lines = attributes.get("problems")
+    for line in lines if isinstance(lines, list) else ():
+        if not isinstance(line, str):
+            continue  # no build wrote that
         kind, _, message = line.partition(": ")
         problems.append(Problem(kind, message, key=key))
     return problems

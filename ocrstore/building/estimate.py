@@ -14,12 +14,12 @@ from ocrstore.building.plan import BuildPlan
 from ocrstore.building.view_size import spread
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SourceError, WriteError
-from ocrstore.format.codecs import encode_row
+from ocrstore.format.codecs import CODECS, encode_row
 from ocrstore.format.columns import Column
 from ocrstore.machine import Memory
-from ocrstore.recipe import CODECS
+from ocrstore.schema import COLUMNS, IMAGE, MASK, TENSOR
 from ocrstore.sources import Source
-from ocrstore.views import View, column_shapes
+from ocrstore.views import View, stored_columns
 
 MEASURED = 12
 """Number of samples that are derived to measure codecs."""
@@ -61,7 +61,7 @@ def estimate(
     Raises:
         SourceError: None of those samples can be used.
     """
-    columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    columns = stored_columns(views)
     job = Job(views, max_pixels=max_pixels)
     sizes: dict[str, dict[str, list[int]]] = {name: {} for name in columns}
     raw_images: list[int] = []
@@ -74,7 +74,7 @@ def estimate(
         for name, column in columns.items():
             found = sizes[name]
             value = derived.columns[name]
-            if name == "image":
+            if name == IMAGE:
                 found.setdefault("jpeg", []).append(derived.attributes["source_nbytes"])
             if isinstance(value, JPEGBytes):
                 continue
@@ -89,11 +89,11 @@ def estimate(
     # picture sizes vary most, so many more headers are read than pictures decoded
     mean, formats = _headers(source, source.keys, max_pixels, limit=_LOOKED_AT)
     factor = mean / float(np.mean(raw_images))
-    if formats != {"jpeg"} and "image" in sizes and columns["image"].codec != "jpeg":
-        sizes["image"].pop("jpeg", None)
+    if formats != {"jpeg"} and IMAGE in sizes and columns[IMAGE].codec != "jpeg":
+        sizes[IMAGE].pop("jpeg", None)
     scaled: dict[str, dict[str, int]] = {}
     for name, found in sizes.items():
-        grows = factor if name == "image" else 1.0
+        grows = factor if name == IMAGE else 1.0
         scaled[name] = {
             codec: round(float(np.mean(values)) * grows * len(source))
             for codec, values in found.items()
@@ -169,13 +169,16 @@ HEADROOM = 0.8
 
 # cheapest first: columns that are read least often or compress best
 _STEPS: tuple[tuple[str, str, str], ...] = (
-    ("image", "jpeg", "store the JPEG files; decoded on access"),
-    ("prob_mask", "lz4", "masks are nearly constant"),
-    ("thresh_mask", "lz4", "masks are nearly constant"),
+    (IMAGE, "jpeg", "store the JPEG files; decoded on access"),
+    *(
+        (column.name, "lz4", "masks are nearly constant")
+        for column in COLUMNS.values()
+        if column.role == MASK
+    ),
     ("prob_map", "lz4", "probability maps are mostly zero"),
     ("thresh_map", "zstd", "threshold maps are mostly one value"),
-    ("image", "drop", "leave out the full-size pictures"),
-    ("tensor", "zstd", "last resort: decompressed on every access"),
+    (IMAGE, "drop", "leave out the full-size pictures"),
+    (TENSOR, "zstd", "last resort: decompressed on every access"),
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ocrstore.annotation import Problem
+from ocrstore.annotation import AnnotationReader, Problem
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.estimate import check_disk_space
@@ -22,18 +22,24 @@ from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
 from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
 from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
+from ocrstore.errors import SchemaError, SourceError, StoreBusyError, StoreExistsError, WriteError
 from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.writer import Writer, create, edit
 from ocrstore.machine import usable_cpus
+from ocrstore.metadata import build_record
 from ocrstore.problems import loses
-from ocrstore.sources import Source
+from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.version import __version__
 from ocrstore.view_bound import bounds_metadata, recorded_bounds
 from ocrstore.views import views_metadata
+
+DOUBTFUL_POLYGONS = 20
+DOUBTFUL_PICTURES = 8
+"""From so many polygons on, in so many pictures or in all of them, a build stops if more than half
+lie outside of their pictures: the annotations are read wrongly."""
 
 FEW = 24
 """Up to this many samples are derived in this process; starting workers would take longer."""
@@ -80,6 +86,8 @@ class Options:
     workers: int | None = None
     on_error: str = "skip"
     max_pixels: int = DEFAULT_MAX_PIXELS
+    trust_dialect: bool = False
+    """The user named the dialect: polygons outside of their pictures are no reason to stop."""
     progress: Progress | None = None
     measuring: Tell | None = None
     """Called while views are measured, after the samples."""
@@ -93,14 +101,21 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     """Carry out a plan.
 
     Raises:
-        StoreExistsError: The source has none of the store's samples: probably the wrong folder.
-        SourceError: No picture can be used, or with `on_error="fail"` something was left out.
+        StoreExistsError: The source has none of the store's samples or none of its polygons:
+            probably the wrong folder, or annotations that were not found.
+        SourceError: No picture can be used, most polygons lie outside of their pictures, or with
+            `on_error="fail"` something was left out.
         WriteError: The disk has no room for it, by an estimate before the work, or is full.
         WorkerDiedError: A worker process was killed. Finished row groups are kept.
     """
     if plan.mistaken:
         raise StoreExistsError(
             f"{plan.target}: {plan.mistaken} Nothing was changed; use --force to replace the store"
+        )
+    if plan.loses:
+        raise StoreExistsError(
+            f"{plan.target}: {plan.loses}. Nothing was changed; use --drop-annotations (in Python "
+            "drop_annotations=True) to remove all polygons"
         )
     check_disk_space(plan, max_pixels=options.max_pixels)
     run = _Run(plan, options)
@@ -135,6 +150,7 @@ class _Run:
         """The samples on which views are measured, in order."""
         self._scenes: dict[str, Scene] = {}
         self._started = time.perf_counter()
+        self._polygons = self._outside = self._annotated = 0  # of samples derived in this run
         self._lost = 0
         self._done = 0
         self._total = 0
@@ -163,8 +179,8 @@ class _Run:
         touched, for ever. Views that were never measured are.
         """
         assert self.plan.old is not None
-        recorded = self.plan.old.metadata.get("build")
-        if not isinstance(recorded, Mapping) or not isinstance(recorded.get("source"), Mapping):
+        recorded = build_record(self.plan.old)
+        if "source" not in recorded:
             return
         source, problems = describe_source(self.source), describe_problems(self.report.problems)
         age = "annotations_mtime_ns"
@@ -248,9 +264,9 @@ class _Run:
         report = self.report
         with Store(self.plan.target) as store:
             report.samples = len(store)
-            lengths = [len(flags) for flags in store.index["ignored"].to_pylist()]
-            report.polygons = sum(lengths)
-            report.ignored_polygons = sum(sum(f) for f in store.index["ignored"].to_pylist())
+            polygons = AnnotationReader(store).all_polygons()
+            report.polygons = int(polygons.counts.sum())
+            report.ignored_polygons = int(polygons.ignored.sum())
             report.columns = {name: int(store[name].nbytes.sum()) for name in store.columns}
             report.nbytes = store.snapshot.mapping.nbytes
             report.fingerprint = store.fingerprint
@@ -290,6 +306,9 @@ class _Run:
                     self._take(writer, key, row, outcome)
                 self._done += 1
                 self._tell()
+                if self._annotated >= DOUBTFUL_PICTURES:
+                    self._doubt()
+        self._doubt()
 
     def _tasks(self, items: Sequence[tuple[str, int | None]]) -> Iterator[Task]:
         for key, row in items:
@@ -307,6 +326,9 @@ class _Run:
                 writer.delete(key)  # the stored sample is of an earlier state of the file
             return
         self._note(outcome.problems)
+        self._polygons += len(outcome.attributes["polygons"])
+        self._annotated += bool(outcome.attributes["polygons"])
+        self._outside += sum(problem.kind == "polygon-outside" for problem in outcome.problems)
         arrays: dict[str, Any] = {
             name: Encoded(value.data, value.shape) if isinstance(value, JPEGBytes) else value
             for name, value in outcome.columns.items()
@@ -332,7 +354,7 @@ class _Run:
         """Keep what the manifest needs of a sample."""
         self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
         if key in self._measured:
-            self._scenes[key] = Scene.from_attributes(attributes)
+            self._scenes[key] = Scene.from_attributes(key, attributes)
 
     def _stored_arrays(self, row: int) -> dict[str, Any]:
         """Return the columns of a sample that are still valid, without copying them."""
@@ -355,7 +377,7 @@ class _Run:
             self._sources[key] = (known[key].hash, known[key].annotation_hash)
             if key in self._measured:
                 row = table.slice(known[key].row, 1)
-                self._scenes[key] = Scene.from_attributes(row.to_pylist()[0])
+                self._scenes[key] = Scene.from_attributes(key, row.to_pylist()[0])
         for problems in changes.problems.values():
             self._note(problems)
         if "problems" not in table.column_names:
@@ -377,6 +399,22 @@ class _Run:
                         f"{where}{problem.message} ({problem.kind}). Finished row groups are kept; "
                         "fix it and build again, or use --on-error skip"
                     )
+
+    def _doubt(self) -> None:
+        """Stop if most polygons lie outside of their pictures and nobody named the dialect."""
+        if self._polygons < DOUBTFUL_POLYGONS or 2 * self._outside <= self._polygons:
+            return
+        if self.options.trust_dialect:
+            return
+        dialect = self.source.dialect
+        names = ", ".join(known.name for known in all_dialects() if known.name != dialect)
+        raise SourceError(
+            f"{self._outside} of {self._polygons} polygons lie wholly outside of their pictures, "
+            f"so the annotations are probably not {dialect}, belong to other pictures, or have "
+            f"coordinates of another size ({self.source.description}). Give other --annotations, "
+            f"pictures of the size that was annotated, or another --format ({names}); if all is "
+            f"right, confirm it with --format {dialect}"
+        )
 
     def _first_reason(self) -> str:
         lost = [problem for problem in self.report.problems if loses(problem)]
@@ -419,10 +457,25 @@ def discarded(samples: int, obstacle: str) -> str:
 
 
 def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
-    """Return worker processes, or for few samples a replacement that runs in this process."""
+    """Return worker processes, or for few samples a replacement that runs in this process.
+
+    Raises:
+        SchemaError: A view's pipeline cannot be made, or not in another process.
+    """
+    for described in {view.recipe.pipeline for view in (*job.views, *job.stored_views)}:
+        if described is not None:
+            from ocrstore.pipeline import Pipeline, foreign_modules
+
+            Pipeline(described)  # one error here instead of one for every picture
+            job = replace(job, modules=(*job.modules, *sorted(foreign_modules(described))))
     wanted = usable_cpus() if workers is None else workers
     if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
+    if "__main__" in job.modules:
+        raise SchemaError(
+            "the pipeline has a transform that is defined in the script itself, which worker "
+            "processes cannot import: move it to a module, or use workers=0"
+        )
     return Pool(job, workers=max(1, min(wanted, samples)))
 
 
@@ -448,7 +501,7 @@ def describe_source(source: Source) -> dict[str, Any]:
     files = source.annotation_files
     return {
         "description": source.description,
-        "images": os.path.abspath(source.images),  # noqa: PTH100 - links stay links
+        "images": _recorded(source.images),
         "pictures": len(source),
         "annotations": _common_place(files),
         "annotation_files": len(files),
@@ -456,11 +509,17 @@ def describe_source(source: Source) -> dict[str, Any]:
     }
 
 
+def _recorded(path: Path) -> str:
+    """Return an absolute path as valid Unicode: bytes that do not decode are escaped."""
+    absolute = os.path.abspath(path)  # noqa: PTH100 - links stay links
+    return absolute.encode("utf-8", "backslashreplace").decode()
+
+
 def _common_place(files: tuple[Path, ...]) -> str | None:
     """Return the only file, or the folder that contains all files."""
     if not files:
         return None
-    paths = [os.path.abspath(path) for path in files]  # noqa: PTH100 - links stay links
+    paths = [_recorded(path) for path in files]
     if len(paths) == 1:
         return paths[0]
     try:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.annotation import AnnotationReader
 from ocrstore.building.derive import why_undrawable
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SchemaError
@@ -59,11 +60,18 @@ class Scene:
     ignored: npt.NDArray[np.bool_]
 
     @classmethod
-    def from_attributes(cls, attributes: Mapping[str, Any]) -> Scene:
-        """Make one from the attributes of a stored sample."""
-        polygons = [np.asarray(p, np.float32).reshape(-1, 2) for p in attributes["polygons"]]
-        ignored = np.asarray(attributes["ignored"], bool)
-        return cls(attributes["width"], attributes["height"], polygons, ignored)
+    def from_attributes(cls, key: str, attributes: Mapping[str, Any]) -> Scene:
+        """Make one from the attributes of a sample, derived now or by an earlier build."""
+        try:
+            polygons = [np.asarray(p, np.float32).reshape(-1, 2) for p in attributes["polygons"]]
+            ignored = np.asarray(attributes["ignored"], bool).reshape(len(polygons))
+            size = int(attributes["width"]), int(attributes["height"])
+        except (KeyError, TypeError, ValueError, OverflowError) as exc:
+            raise SchemaError(
+                f"sample {key!r}: its stored annotation is not as a build writes it ({exc}); "
+                "build the store again with --force"
+            ) from exc
+        return cls(*size, polygons, ignored)
 
 
 def spread(count: int, wanted: int) -> Sequence[int]:
@@ -92,7 +100,13 @@ def source_scenes(source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> li
 def stored_scenes(store: Store) -> list[Scene]:
     """Read up to `SAMPLES` samples of a store."""
     rows = spread(len(store), SAMPLES)
-    return [Scene.from_attributes(store.attributes(row)) for row in rows]
+    reader = AnnotationReader(store)
+    scenes = []
+    for row in rows:
+        size, found = reader.size(row), reader.annotation(row)
+        if size is not None:
+            scenes.append(Scene(*size, found.polygons, np.array(found.ignored, bool)))
+    return scenes
 
 
 def measure_views(
@@ -134,9 +148,15 @@ def _measure(view: View, scenes: Sequence[Scene], tell: Tell | None) -> ViewBoun
     found = _evaluate(scenes, recipe.place, recipe, tell, f"measuring view {view.name}")
     if not found.polygons:
         return None
-    figures = (round(figure, 6) for figure in found.figures)
-    counts = (len(scenes), found.polygons, found.small, recipe.maps.min_size)
-    bound = ViewBound(*counts, *figures)
+    bound = ViewBound(
+        samples=len(scenes),
+        polygons=found.polygons,
+        small=found.small,
+        min_size=recipe.maps.min_size,
+        precision=round(found.figures.precision, 6),
+        recall=round(found.figures.recall, 6),
+        hmean=round(found.figures.hmean, 6),
+    )
     if bound.hmean >= ENOUGH or recipe.pipeline is not None:
         return bound
     search = _Search(recipe, scenes, tell)

@@ -34,6 +34,7 @@ import numpy as np
 from ocrstore.annotation import Problem
 from ocrstore.building.derive import Derived, Deriver, Job, JPEGBytes, SkippedPictureError, Task
 from ocrstore.errors import OCRStoreError, WorkerDiedError
+from ocrstore.machine import memory_shortage
 from ocrstore.shared_slots import (
     Placed,
     SlotReader,
@@ -118,7 +119,7 @@ class _Need:
 @dataclass(frozen=True, slots=True)
 class _Done:
     number: int
-    outcome: Derived | Problem | OCRStoreError | str
+    outcome: Derived | Problem | OCRStoreError | MemoryError | str
     """A sample without its columns; why it is skipped; an error to raise; any other's traceback."""
     ticket: Ticket | None = None
     placed: dict[str, Placed] = field(default_factory=dict)
@@ -302,7 +303,7 @@ class Pool:
 
     def _take(self, worker: _Worker, order: _Order, message: _Done) -> None:
         outcome = message.outcome
-        if isinstance(outcome, OCRStoreError):
+        if isinstance(outcome, OCRStoreError | MemoryError):
             raise outcome
         if isinstance(outcome, str):
             raise OCRStoreError(
@@ -432,7 +433,10 @@ def _work(
         raise
     except OCRStoreError as exc:
         return _Done(order.number, exc)
-    except Exception:  # whatever it is, the build reports it with the traceback
+    except Exception as exc:  # whatever it is, the build reports it with the traceback
+        said = memory_shortage(exc)
+        if said is not None:
+            return _Done(order.number, MemoryError(f"{order.task.sample.key}: {said}"))
         return _Done(order.number, traceback.format_exc())
 
 

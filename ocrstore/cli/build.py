@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -25,12 +24,14 @@ from ocrstore.building.view_size import AUTO, measure_views, source_scenes
 from ocrstore.building.view_size import Tell as Measuring
 from ocrstore.cli.console import (
     TARGET,
+    allow_module_option,
     console,
     counted,
     fail,
     human_bytes,
     print_bound,
     print_json,
+    shown,
 )
 from ocrstore.cli.options import (
     FOLDER,
@@ -40,9 +41,9 @@ from ocrstore.cli.options import (
     wrong_source,
 )
 from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.format.codecs import CODECS
 from ocrstore.machine import look_at_memory
 from ocrstore.problems import KINDS
-from ocrstore.recipe import CODECS
 from ocrstore.views import View
 
 
@@ -55,6 +56,7 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
         "action": plan.action,
         "reasons": list(plan.reasons),
         "mistaken": plan.mistaken,
+        "loses": plan.loses,
         "samples": expected.samples,
         "columns": expected.columns,
         "nbytes": expected.total_nbytes,
@@ -72,13 +74,16 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     """Print the expected sizes, and whether disk and page cache have room for them."""
     out = console()
     if plan.mistaken:
+        out.print(f"  [yellow]![/] {shown(plan.mistaken)} a build without --force would be refused")
+    if plan.loses:
         out.print(
-            f"  [yellow]![/] {escape(plan.mistaken)} a build without --force would be refused"
+            f"  [yellow]![/] {shown(plan.loses)}; a build without --drop-annotations would be "
+            "refused"
         )
     expected, advice, free = _measure(plan, max_pixels)
     _print_sizes(expected)
     room = "enough" if free > expected.total_nbytes else "[red]not enough[/]"
-    folder = escape(str(plan.target.absolute().parent))
+    folder = shown(plan.target.absolute().parent)
     out.print(f"disk     {human_bytes(free)} free in {folder}: {room}")
     _print_advice(advice)
     with _measuring_bar(quiet=False) as measuring:
@@ -102,7 +107,7 @@ def _print_sizes(expected: Estimate) -> None:
         each = human_bytes(nbytes / max(1, expected.samples))
         sizes = expected.nbytes[name]
         others = [human_bytes(sizes[codec]) if codec in sizes else "" for codec in CODECS]
-        table.add_row(escape(name), expected.chosen[name], human_bytes(nbytes), each, *others)
+        table.add_row(shown(name), expected.chosen[name], human_bytes(nbytes), each, *others)
     out.print(table)
     out.print(
         f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "
@@ -123,10 +128,10 @@ def _print_advice(advice: Advice) -> None:
         return
     out.print("[yellow]![/] does not fit the page cache; to make it smaller:")
     for step in advice.steps:
-        out.print(f"  · {escape(step)}")
+        out.print(f"  · {shown(step)}")
     verdict = "fits" if advice.fits_as_advised else "still does not fit"
     out.print(f"  with that it {verdict}: {human_bytes(advice.advised_nbytes)}")
-    out.print(f"  {escape(advice.command)}")
+    out.print(f"  {shown(advice.command)}")
     if not advice.fits_as_advised:
         out.print("  also choose a smaller --size, or read from a fast disk", style="dim")
 
@@ -139,6 +144,7 @@ _SHOWN = 5
 @click.option("--out", required=True, type=TARGET, help="The store to create or update.")
 @source_options
 @recipe_options
+@allow_module_option
 @click.option("--maps", type=FOLDER, help="Folder of <stem>.npz files with maps to import.")
 @click.option(
     "--workers", type=click.IntRange(0), help="Number of worker processes; all cores by default."
@@ -154,6 +160,11 @@ _SHOWN = 5
     "--force",
     is_flag=True,
     help="Rebuild from scratch, ignoring the existing store and any interrupted build.",
+)
+@click.option(
+    "--drop-annotations",
+    is_flag=True,
+    help="Remove all polygons of the existing store if the source has none for its pictures.",
 )
 @click.option(
     "--max-pixels",
@@ -187,6 +198,7 @@ def build_command(
     workers: int | None,
     on_error: str,
     force: bool,
+    drop_annotations: bool,
     max_pixels: int,
     dry_run: bool,
     report: Path | None,
@@ -228,6 +240,7 @@ def build_command(
             workers=workers,
             on_error=on_error,
             force=force,
+            drop_annotations=drop_annotations,
             max_pixels=max_pixels,
             auto_size=size == AUTO,
             measuring=measuring,
@@ -239,7 +252,7 @@ def build_command(
             _print_plan(plan, kept)
             print_expected(plan, max_pixels=max_pixels)
         return 0
-    if not as_json and not plan.mistaken:
+    if not as_json and not plan.mistaken and not plan.loses:
         _print_plan(plan, kept)
     try:
         with _bar(quiet=as_json) as (tell, measuring):
@@ -256,31 +269,31 @@ def build_command(
         print_json(result.to_json())
     else:
         if not plan.obstacle and result.discarded:  # found out after the plan was printed
-            console().print(f"[yellow]![/] discarded {escape(result.discarded)}")
+            console().print(f"[yellow]![/] discarded {shown(result.discarded)}")
         _print_result(result, report)
     return 0 if result.ok else 1
 
 
 def _print_plan(plan: BuildPlan, kept: View | None) -> None:
     out = console()
-    out.print(escape(plan.source.description), style="dim")
+    out.print(shown(plan.source.description), style="dim")
     words = {
         "create": "building",
         "update": "updating",
         "rewrite": "rewriting, reusing valid columns,",
         "nothing": "nothing to do for",
     }
-    out.print(f"{words[plan.action]} [bold]{escape(str(plan.target))}[/]")
+    out.print(f"{words[plan.action]} [bold]{shown(plan.target)}[/]")
     if kept is not None:
-        out.print(f"  · with the recipe of the existing store (view {escape(kept.name)})")
+        out.print(f"  · with the recipe of the existing store (view {shown(kept.name)})")
     for reason in plan.reasons:
-        out.print(f"  · {escape(reason)}")
+        out.print(f"  · {shown(reason)}")
     found = plan.unfinished
     if found is not None:
         work = f"{counted(found.samples, 'sample')} ({human_bytes(found.nbytes)})"
         work += f" of an interrupted run {'is' if found.samples == 1 else 'are'}"
         if plan.obstacle:
-            out.print(f"  [yellow]![/] {work} discarded: {escape(plan.obstacle)}")
+            out.print(f"  [yellow]![/] {work} discarded: {shown(plan.obstacle)}")
         else:
             out.print(f"  · {work} reused")
 
@@ -334,12 +347,12 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     for kind, count in counts.items():
         meaning = KINDS[kind].meaning if kind in KINDS else ""
         sign = "[red]✗[/]" if kind not in KINDS or KINDS[kind].loses else "[dim]·[/]"
-        out.print(f"{sign} {count} {kind}: {escape(meaning)}")
+        out.print(f"{sign} {count} {shown(kind)}: {shown(meaning)}")
         for problem in [p for p in result.problems if p.kind == kind][:_SHOWN]:
             where = f"{problem.key}: " if problem.key else ""
             if problem.message.startswith(where):
                 where = ""
-            out.print(f"    {escape(where + problem.message)}", style="dim")
+            out.print(f"    {shown(where + problem.message)}", style="dim")
         if count > _SHOWN:
             hint = "the report lists all" if report else "--report lists all"
             out.print(f"    ... and {count - _SHOWN} more ({hint})", style="dim")
@@ -353,7 +366,7 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
         facts.add_row("skipped", f"[red]{counted(len(result.skipped), 'picture')}[/]")
     facts.add_row("polygons", f"{result.polygons}, {result.ignored_polygons} of them ignored")
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
-    facts.add_row("columns", escape(sizes))
+    facts.add_row("columns", shown(sizes))
     facts.add_row("file", f"{human_bytes(result.nbytes)}, fingerprint {result.fingerprint[:16]}…")
     rate = f", {result.rate:.0f} samples/s" if result.derived else ""
     facts.add_row("time", f"{result.seconds:.1f} s{rate}")
@@ -361,9 +374,9 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     for name, bound in result.bounds.items():
         print_bound(name, bound)
     if result.ok:
-        out.print(f"[green]✓[/] {escape(result.store)}")
+        out.print(f"[green]✓[/] {shown(result.store)}")
     else:
-        out.print(f"[red]✗[/] {escape(result.store)} is complete except for the problems above")
+        out.print(f"[red]✗[/] {shown(result.store)} is complete except for the problems above")
     if result.problems:
         out.print(
             "after a fix in pictures or annotations, the same command updates only the samples "

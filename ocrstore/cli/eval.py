@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar
+from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar, shown
 from ocrstore.cli.options import detector_options
 from ocrstore.errors import WriteError
 
@@ -89,18 +88,20 @@ def eval_command(
         print_json({**icdar._asdict(), "cleval": cleval._asdict(), "pictures": len(result.rows)})
         return 0
     out = console()
-    shown = Table("", "precision", "recall", "H-mean", title=f"{len(result.rows)} pictures")
-    shown.add_row("ICDAR 2015", *(f"{value:.4f}" for value in icdar))
-    shown.add_row("CLEval", *(f"{value:.4f}" for value in cleval))
-    out.print(shown)
+    table_of_scores = Table(
+        "", "precision", "recall", "H-mean", title=f"{len(result.rows)} pictures"
+    )
+    table_of_scores.add_row("ICDAR 2015", *(f"{value:.4f}" for value in icdar))
+    table_of_scores.add_row("CLEval", *(f"{value:.4f}" for value in cleval))
+    out.print(table_of_scores)
     for name, score in result.worst_first[:_SHOWN]:
         if score.hmean < 1 and (score.truths or score.detections):
             out.print(
-                f"[dim]· {escape(name)}: {score.matched} of {score.truths} found, "
+                f"[dim]· {shown(name)}: {score.matched} of {score.truths} found, "
                 f"{score.detections} detections[/]"
             )
     if table is not None:
-        out.print(f"[green]✓[/] every picture: {escape(str(table))}")
+        out.print(f"[green]✓[/] every picture: {shown(table)}")
     return 0
 
 
@@ -108,13 +109,11 @@ def _upper_bound(store: Path, view: str | None, changes: dict[str, Any], *, quie
     """Evaluate the store's own maps; needs no torch."""
     with explain_missing("eval", "build"):
         from ocrstore.evaluation.postprocess import params_for
-        from ocrstore.evaluation.results import find_view
         from ocrstore.evaluation.upper_bound import upper_bound
-        from ocrstore.recipe import Recipe
         from ocrstore.store import open_store
+        from ocrstore.views import find_view
     opened = open_store(store)
-    recipe = Recipe.from_json(find_view(opened, view)[1]["recipe"])
-    params = params_for(recipe, **changes)
+    params = params_for(find_view(opened, view).recipe, **changes)
     with progress_bar("evaluating", quiet=quiet) as advance:
         return upper_bound(opened, view=view, params=params, progress=advance)
 

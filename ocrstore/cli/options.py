@@ -13,11 +13,12 @@ import click
 from ocrstore.building.build import Size
 from ocrstore.cli.console import COUNT
 from ocrstore.errors import SourceError
+from ocrstore.format.codecs import CODECS
 from ocrstore.maps import ALGORITHM
-from ocrstore.recipe import CODECS, DTYPES
+from ocrstore.schema import COLUMNS
 from ocrstore.sources import all_dialects
 from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, stored_views
+from ocrstore.views import IMPORTED, View, built_views
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -26,8 +27,10 @@ EXISTING = click.Path(exists=True, path_type=Path)
 
 def _size(_: click.Context, __: click.Parameter, value: str | None) -> Size | None:
     """Parse `960` or `736x1280` into (height, width); `auto` stays."""
-    if value is None or value == "auto":
-        return value
+    if value is None:
+        return None
+    if value == "auto":
+        return "auto"
     parts = value.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
         raise click.BadParameter(
@@ -42,8 +45,8 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str
         return None
     names = [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in DTYPES:
-            raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(DTYPES)}")
+        if name not in COLUMNS:
+            raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(COLUMNS)}")
     return names
 
 
@@ -52,9 +55,9 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     codecs = {}
     for value in values:
         column, _sign, codec = value.partition("=")
-        if column not in DTYPES or codec not in CODECS:
+        if column not in COLUMNS or codec not in CODECS:
             raise click.BadParameter(
-                f"{value!r} is not COLUMN=CODEC; columns: {', '.join(DTYPES)}; "
+                f"{value!r} is not COLUMN=CODEC; columns: {', '.join(COLUMNS)}; "
                 f"codecs: {', '.join(CODECS)}"
             )
         codecs[column] = codec
@@ -79,7 +82,7 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     if not store.exists():
         return None
     with Store(store) as opened:
-        views = stored_views(opened.metadata, where=str(store))
+        views = built_views(opened)
     if not views:
         return None
     view = views[0]

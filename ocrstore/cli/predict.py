@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
-from ocrstore.cli.console import STORE, console, explain_missing, progress_bar
+from ocrstore.cli.console import (
+    STORE,
+    allow_module_option,
+    console,
+    explain_missing,
+    progress_bar,
+    shown,
+)
 from ocrstore.cli.options import detector_options
 
 
@@ -24,6 +30,7 @@ from ocrstore.cli.options import detector_options
 )
 @click.option("--draw", is_flag=True, help="Also write the pictures with their boxes.")
 @detector_options
+@allow_module_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def predict_command(
     images: Path,
@@ -57,9 +64,9 @@ def predict_command(
         done = predict_pictures(
             images, detector, out=out, draw=draw, batch_size=batch_size, progress=advance
         )
-    shown = console()
+    printer = console()
     for key, reason in done.failed.items():
-        shown.print(f"[red]✗[/] {escape(key)}: {escape(reason)}")
+        printer.print(f"[red]✗[/] {shown(key)}: {shown(reason)}")
     boxes = sum(len(d) for d in done.found.values())
-    shown.print(f"[green]✓[/] {boxes} boxes in {len(done.found)} pictures: {escape(str(out))}")
+    printer.print(f"[green]✓[/] {boxes} boxes in {len(done.found)} pictures: {shown(out)}")
     return 1 if done.failed else 0

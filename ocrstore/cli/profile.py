@@ -10,6 +10,7 @@ import click
 from ocrstore.cli.console import (
     COUNT,
     STORE,
+    allow_module_option,
     console,
     explain_missing,
     human_bytes,
@@ -37,6 +38,7 @@ _SIGNS = {"bake": "[green]bake[/]", "keep": "[yellow]keep[/]"}
     type=FILE,
     help="A saved albumentations pipeline, YAML or JSON; by default that of `train --augment`.",
 )
+@allow_module_option
 @click.option("--view", help="The view whose columns and map parameters are used.")
 @click.option("--samples", type=COUNT, default=64, show_default=True, help="Samples to measure.")
 @click.option(

@@ -25,6 +25,7 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
+from ocrstore.pipeline import permit_modules
 from ocrstore.sources import open_source
 from ocrstore.whole_file import write_whole
 
@@ -53,17 +54,27 @@ class Detector:
         self.post = post or PostParams()
 
     @classmethod
-    def load(cls, path: str | Path, *, device: str = "cpu", **post: Any) -> Detector:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "cpu",
+        allow_modules: Sequence[str] = (),
+        **post: Any,
+    ) -> Detector:
         """Load a checkpoint.
 
         Args:
             path: A `best.ckpt` or `last.ckpt` of `ocrstore train`.
             device: Where the network runs: cpu, cuda, cuda:1, mps.
+            allow_modules: Modules besides albumentations whose transforms the checkpoint's recipe
+                may name; they are imported. No other code is run.
             **post: Fields of its `PostParams` to change.
 
         Raises:
             CheckpointError: The file cannot be used; the message says what is wrong with it.
         """
+        permit_modules(allow_modules)
         checkpoint = read_checkpoint(path)
         if checkpoint.provenance is None:
             raise CheckpointError(

@@ -51,12 +51,12 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.evaluation.postprocess import params_for
-from ocrstore.evaluation.results import find_view
 from ocrstore.pipeline import default_augmentation
+from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
+from ocrstore.views import find_view
 
-_NEEDED = ("tensor", "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
 
 
@@ -413,11 +413,11 @@ def require_same_network(module: DBNetModule, checkpoint: Checkpoint) -> None:
 def require_columns(path: str | Path, view: str | None) -> None:
     """Refuse a view that a network cannot be trained from."""
     store = open_store(path)
-    name, record = find_view(store, view, needs=_NEEDED)
-    if not store.columns[record["columns"]["tensor"]].is_fixed:
+    found = find_view(store, view, needs=VIEW_COLUMNS)
+    if not store.columns[found.columns["tensor"]].is_fixed:
         raise SchemaError(
-            f"{path}: the pictures of view {name!r} differ in size, so they make no batches. Train"
-            " from a view of one size (`ocrstore add-view --size 640`, then --view)"
+            f"{path}: the pictures of view {found.name!r} differ in size, so they make no batches."
+            " Train from a view of one size (`ocrstore add-view --size 640`, then --view)"
         )
 
 

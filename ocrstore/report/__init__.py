@@ -8,7 +8,6 @@ from ocrstore.errors import OCRStoreError, WriteError
 from ocrstore.inspection.facts import gather_facts
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.source_status import build_problems
-from ocrstore.inspection.views import views_of
 from ocrstore.store import Store
 from ocrstore.whole_file import replaced
 
@@ -33,11 +32,10 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
 
     facts = gather_facts(store, check_source=False)
     stats = measure_polygons(store)
-    views = views_of(store)
-    view = views[0] if views else None
+    view = facts.views[0] if facts.views else None
     limit = None
     if view is not None:
-        limit = Limit(view.name, view.min_size, view_boxes(stats, view, store))
+        limit = Limit(view.name, view.maps["min_size"], view_boxes(stats, view, store))
     found = find_suspects(store, stats, limit)
     counts, first = build_problems(store)
     rows = choose_varied(stats, samples)
