@@ -250,9 +250,8 @@ class Runner:
         }.get(sent, set())
         if code not in allowed | ({-9} if killed else set()):
             outcome.findings.append(f"exit code {code}")
-        if (
-            "Traceback (most recent call last)" in outcome.text
-            or "report this as a bug" in outcome.text
+        if "Traceback (most recent call last)" in outcome.text or re.search(
+            "report (this|it)", outcome.text
         ):
             outcome.findings.append(describe(outcome.text))
         if CONTROLS.search(outcome.text):
