@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-READER = "some hostile metadata still ends in a traceback; to be removed with the last of them"
 
 
 @pytest.mark.slow
@@ -21,10 +20,7 @@ READER = "some hostile metadata still ends in a traceback; to be removed with th
     "scenarios",
     [
         "kill,fault,full,beside,damage,source",
-        pytest.param(
-            "manifest,attributes,names,recipe,checkpoint",
-            marks=pytest.mark.xfail(reason=READER, strict=False),
-        ),
+        "manifest,attributes,names,recipe,checkpoint",
     ],
 )
 def test_nothing_is_found(tmp_path, scenarios):
