@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,10 +119,12 @@ def _upper_bound(store: Path, view: str | None, changes: dict[str, Any], *, quie
 
 
 def _require_writable(path: Path) -> None:
-    """Raise WriteError where a file cannot be written; what is in it already stays."""
+    """Raise WriteError where a file cannot be written; nothing is created but its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a"):
+        if path.exists() and not path.is_file():
+            return  # such as /dev/stdout
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
             pass
     except OSError as exc:
         raise WriteError(f"{path}: {exc.strerror or exc}") from exc

@@ -294,9 +294,10 @@ def _loggers(folder: Path, resumed_at: int | None) -> list[Logger]:
     if not has_tensorboard():
         return [csv_logger]
     events = None if resumed_at is None else _newest(folder / "tensorboard", "")
-    if events is None:
-        return [csv_logger, TensorBoardLogger(folder, name="tensorboard")]
-    options: dict[str, Any] = {"version": events.name, "purge_step": resumed_at}
+    # its thread may miss that it is to end if a Ctrl-C comes in between, and then sleeps this long
+    options: dict[str, Any] = {"flush_secs": 2}
+    if events is not None:
+        options |= {"version": events.name, "purge_step": resumed_at}
     return [csv_logger, TensorBoardLogger(folder, name="tensorboard", **options)]
 
 

@@ -211,6 +211,9 @@ def test_a_table_that_cannot_be_written_shows_before_the_measuring(store, tmp_pa
     with pytest.raises(ZeroDivisionError):
         run("eval", store, "--oracle", "--table", tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_text() == "before"
+    with pytest.raises(ZeroDivisionError):
+        run("eval", store, "--oracle", "--table", tmp_path / "new.csv")
+    assert not (tmp_path / "new.csv").exists()  # an empty one would look like a result
 
 
 def test_eval_of_the_oracle(store):

@@ -4,7 +4,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -25,9 +27,15 @@ long faults_calls(void) { return calls; }
 
 static size_t half(size_t size) { return size / 2 / 4096 * 4096; }
 
+/* Only disks fail: pipes and sockets between processes do not. */
+static int on_disk(int fd) {
+    struct stat found;
+    return fstat(fd, &found) != 0 || !(S_ISFIFO(found.st_mode) || S_ISSOCK(found.st_mode));
+}
+
 /* Returns -1 if the call is to fail, 1 if it is to be cut in half, else 0. */
 static int strike(int fd, int can_be_cut) {
-    if (mode == OFF || fd <= 2 || (mode == KILL_HALFWAY && !can_be_cut)) return 0;
+    if (mode == OFF || fd <= 2 || !on_disk(fd) || (mode == KILL_HALFWAY && !can_be_cut)) return 0;
     calls++;
     if (--countdown != 0) return 0;
     if (mode == KILL_BEFORE) { kill(getpid(), SIGKILL); pause(); }
@@ -80,7 +88,7 @@ int fdatasync(int fd) {
 
 int rename(const char *from, const char *to) {
     REAL(rename);
-    int struck = strike(3, 1);
+    int struck = strike(INT_MAX, 1); /* has no descriptor */
     if (struck < 0) return -1;
     if (struck) { real(from, to); die(); }
     return real(from, to);

@@ -115,8 +115,7 @@ def use_dataset(path: str) -> None:
 
 def use_viewer(path: str) -> None:
     """Ask the viewer for everything that a browser would; an internal error is a failure."""
-    from ocrstore.viewer.serve import Viewer
-
+    from ocrstore.viewer.app import Viewer
     from ocrstore.viewer.live import Live
 
     viewer = Viewer(Live(Path(path)))
@@ -251,9 +250,8 @@ class Runner:
         }.get(sent, set())
         if code not in allowed | ({-9} if killed else set()):
             outcome.findings.append(f"exit code {code}")
-        if (
-            "Traceback (most recent call last)" in outcome.text
-            or "report this as a bug" in outcome.text
+        if "Traceback (most recent call last)" in outcome.text or re.search(
+            "report (this|it)", outcome.text
         ):
             outcome.findings.append(describe(outcome.text))
         if CONTROLS.search(outcome.text):
