@@ -29,6 +29,21 @@ _DTYPES = {
 }
 
 
+class ExactTensor(torch.Tensor):
+    """A tensor that keeps its dtype under `to(dtype)`, with which Lightning rounds every input.
+
+    Use `float()` or `half()` to convert it. The results of operations are plain tensors.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return the tensor itself if only a dtype is given; else as `Tensor.to`."""
+        if len(args) == 1 and isinstance(args[0], torch.dtype) and not kwargs:
+            return self
+        return super().to(*args, **kwargs)
+
+
 class Field(NamedTuple):
     """How samples and batches present one column."""
 
@@ -39,7 +54,8 @@ class Field(NamedTuple):
     singular: str
     """Its name in a sample."""
     kind: str = "plain"
-    """`picture` (stored HWC, presented CHW), `map` (stored HW, presented 1HW) or `plain`."""
+    """`picture` (stored HWC, presented CHW), `map` (stored HW, presented 1HW), `matrix` or `plain`.
+    """
 
     def present(self, rows: torch.Tensor) -> torch.Tensor:
         """Return stored rows (B, ...) in the layout of a batch; a view, never a copy."""
@@ -55,6 +71,8 @@ class Field(NamedTuple):
         if self.kind == "picture" and rows.ndim == 4:
             return as_tensor(rows.transpose(0, 3, 1, 2))
         tensor = as_tensor(rows)
+        if self.kind == "matrix":
+            return tensor.as_subclass(ExactTensor)
         return tensor.unsqueeze_(1) if self.kind == "map" and rows.ndim == 3 else tensor
 
     def presented_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -77,6 +95,7 @@ _KNOWN = {
     "thresh_map": Field("thresh_map", "thresh_maps", "thresh_map", "map"),
     "prob_mask": Field("prob_mask", "prob_masks", "prob_mask", "map"),
     "thresh_mask": Field("thresh_mask", "thresh_masks", "thresh_mask", "map"),
+    "inverse_matrix": Field("inverse_matrix", "inverse_matrix", "inverse_matrix", "matrix"),
 }
 
 
