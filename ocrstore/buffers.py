@@ -69,3 +69,25 @@ class BufferPool:
 
 POOL = BufferPool()
 """For the maps of this process. After a fork, parent and child each have a copy."""
+
+
+_SCRATCH_STEP = 1 << 20
+"""Sizes are rounded up to it, so that pictures and parts of many sizes share blocks."""
+_SCRATCH = BufferPool()
+
+
+def scratch_bytes(shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return an uninitialised, contiguous uint8 array; reused once no view of it is left."""
+    nbytes = math.prod(shape)
+    return _SCRATCH.take(-(-nbytes // _SCRATCH_STEP) * _SCRATCH_STEP)[:nbytes].reshape(shape)
+
+
+def scratch_floats(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return an uninitialised float32 array in the same way."""
+    return scratch_bytes((*shape[:-1], 4 * shape[-1])).view(np.float32)
+
+
+def paste(drawn: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
+    """Copy `drawn` into `target` unless OpenCV already drew it there (`dst=` is only a hint)."""
+    if not np.may_share_memory(drawn, target):
+        target[...] = drawn

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.augment import scratch
+from ocrstore import buffers
 from ocrstore.augment.steps import Crop, Pad, Recolour, Size, Step, Turn, Warp
 from ocrstore.augment.warp import Pixels, Rect
 
@@ -181,7 +181,7 @@ def jitter(pixels: Pixels, params: Mapping[str, Any]) -> Pixels:
     """
     own = (_adjust_brightness, _adjust_contrast, _adjust_saturation, _adjust_hue)
     factors = (params["brightness"], params["contrast"], params["saturation"], params["hue"])
-    mine: Pixels = scratch.take(pixels.shape)
+    mine: Pixels = buffers.scratch_bytes(pixels.shape)
     mine[...] = pixels
     for which in params["order"]:
         own[which](mine, factors[which])
@@ -194,44 +194,44 @@ def _adjust_brightness(mine: Pixels, factor: float) -> None:
     if factor == 0:
         mine.fill(0)
     elif factor != 1:
-        scratch.paste(functional.multiply(mine, factor, inplace=True), mine)
+        buffers.paste(functional.multiply(mine, factor, inplace=True), mine)
 
 
 def _adjust_contrast(mine: Pixels, factor: float) -> None:
     from albumentations.augmentations.pixel import functional
 
     if factor in (0, 1):
-        scratch.paste(functional.adjust_contrast_torchvision(mine, factor), mine)
+        buffers.paste(functional.adjust_contrast_torchvision(mine, factor), mine)
         return
     grey = _grey(mine)
     # a sum of bytes is exact in any order, so this is the mean that numpy finds more slowly
     mean = np.float64(cv2.sumElems(grey)[0]) / grey.size
     changed = functional.multiply_add(mine, factor, mean * (1 - factor), inplace=True)
-    scratch.paste(changed, mine)
+    buffers.paste(changed, mine)
 
 
 def _adjust_saturation(mine: Pixels, factor: float) -> None:
     if factor == 1:
         return
-    grey = cv2.cvtColor(_grey(mine), cv2.COLOR_GRAY2RGB, dst=scratch.take(mine.shape))
+    grey = cv2.cvtColor(_grey(mine), cv2.COLOR_GRAY2RGB, dst=buffers.scratch_bytes(mine.shape))
     if factor == 0:
         mine[...] = grey
     else:
-        scratch.paste(cv2.addWeighted(mine, factor, grey, 1 - factor, gamma=0, dst=mine), mine)
+        buffers.paste(cv2.addWeighted(mine, factor, grey, 1 - factor, gamma=0, dst=mine), mine)
 
 
 def _adjust_hue(mine: Pixels, factor: float) -> None:
     if factor == 0:
         return
-    turned = cv2.cvtColor(mine, cv2.COLOR_RGB2HSV, dst=scratch.take(mine.shape))
+    turned = cv2.cvtColor(mine, cv2.COLOR_RGB2HSV, dst=buffers.scratch_bytes(mine.shape))
     # albumentations looks the hue up in a strided view of one channel; a plane of its own is faster
     table: npt.NDArray[np.uint8] = np.mod(
         np.arange(0, 256, dtype=np.int16) + 180 * factor, 180
     ).astype(np.uint8)
-    plane = cv2.extractChannel(turned, 0, dst=scratch.take(mine.shape[:2]))
-    cv2.insertChannel(cv2.LUT(plane, table, dst=scratch.take(plane.shape)), turned, 0)
-    scratch.paste(cv2.cvtColor(turned, cv2.COLOR_HSV2RGB, dst=mine), mine)
+    plane = cv2.extractChannel(turned, 0, dst=buffers.scratch_bytes(mine.shape[:2]))
+    cv2.insertChannel(cv2.LUT(plane, table, dst=buffers.scratch_bytes(plane.shape)), turned, 0)
+    buffers.paste(cv2.cvtColor(turned, cv2.COLOR_HSV2RGB, dst=mine), mine)
 
 
 def _grey(mine: Pixels) -> Pixels:
-    return cv2.cvtColor(mine, cv2.COLOR_RGB2GRAY, dst=scratch.take(mine.shape[:2]))
+    return cv2.cvtColor(mine, cv2.COLOR_RGB2GRAY, dst=buffers.scratch_bytes(mine.shape[:2]))

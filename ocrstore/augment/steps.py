@@ -15,7 +15,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ocrstore.augment import scratch
+from ocrstore import buffers
 from ocrstore.augment.warp import (
     Fill,
     Matrix,
@@ -127,7 +127,7 @@ class Turn(Step):
         # the frame is there for a warp that may follow; what is not touched costs nothing
         shape = (*self.size_after, *pixels.shape[2:])
         is_bytes = pixels.dtype == np.uint8
-        frame: Pixels = scratch.take(shape) if is_bytes else np.empty(shape, pixels.dtype)
+        frame: Pixels = buffers.scratch_bytes(shape) if is_bytes else np.empty(shape, pixels.dtype)
         target = wanted.cut(frame)
         flips = self.flips_rows or self.flips_columns
         if self.transposes:
@@ -135,7 +135,7 @@ class Turn(Step):
         if flips:
             code = -1 if self.flips_rows and self.flips_columns else int(self.flips_columns)
             pixels = cv2.flip(pixels, code, dst=target)
-        scratch.paste(pixels, target)
+        buffers.paste(pixels, target)
         return Region(frame, Rect.whole(self.size_after), self.size_after)
 
 

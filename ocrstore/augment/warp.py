@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.augment import scratch
+from ocrstore import buffers
 
 
 class Rect(NamedTuple):
@@ -123,7 +123,7 @@ def _warp_whole(
         pixels,
         matrix,
         (size[1], size[0]),
-        dst=scratch.take((*size, *pixels.shape[2:])) if pixels.dtype == np.uint8 else None,
+        dst=buffers.scratch_bytes((*size, *pixels.shape[2:])) if pixels.dtype == np.uint8 else None,
         flags=cv2.INTER_LINEAR,
         borderMode=border,
         borderValue=fill,
@@ -144,7 +144,7 @@ def _warp_part(
         xs,
         ys,
         cv2.INTER_LINEAR,
-        dst=scratch.take((part.height, width, *pixels.shape[2:])),
+        dst=buffers.scratch_bytes((part.height, width, *pixels.shape[2:])),
         borderMode=border,
         borderValue=fill,
     )
@@ -158,7 +158,7 @@ def _coordinates(
     how: Rounding,
 ) -> npt.NDArray[np.float32]:
     """Return slope * x + start for each row and column, rounded once (as fma does) or twice."""
-    out = scratch.take_floats((len(start), len(x)))
+    out = buffers.scratch_floats((len(start), len(x)))
     if how == "separate":
         np.add(slope * x, start, out=out)
         return out
@@ -217,16 +217,16 @@ def _is_exact(how: Rounding, number: int) -> bool:
 
 def widen(pixels: Pixels, rect: Rect, size: tuple[int, int]) -> Pixels:
     """Return a frame of `size` and four channels; only `rect` of it is filled, with `pixels`."""
-    frame: Pixels = scratch.take((*size, 4))
+    frame: Pixels = buffers.scratch_bytes((*size, 4))
     target = rect.cut(frame)
-    scratch.paste(cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA, dst=target), target)
+    buffers.paste(cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA, dst=target), target)
     return frame
 
 
 def narrow(pixels: Pixels) -> Pixels:
     """Return the first three channels, contiguous."""
-    target: Pixels = scratch.take((*pixels.shape[:2], 3))
-    scratch.paste(cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB, dst=target), target)
+    target: Pixels = buffers.scratch_bytes((*pixels.shape[:2], 3))
+    buffers.paste(cv2.cvtColor(pixels, cv2.COLOR_RGBA2RGB, dst=target), target)
     return target
 
 

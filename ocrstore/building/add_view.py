@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ocrstore.annotation import Problem
 from ocrstore.building.build import StrPath, make_recipe
+from ocrstore.building.build_report import stored_problems
 from ocrstore.building.derive import Job, Task, stored_sample
 from ocrstore.building.plan import name_work, why_not
-from ocrstore.building.report import stored_problems
 from ocrstore.building.run import deriver, discarded
 from ocrstore.decode import DECODER_FAMILIES, DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError

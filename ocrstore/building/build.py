@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ocrstore.building.build_report import BuildReport
 from ocrstore.building.plan import BuildPlan, plan_build
-from ocrstore.building.report import BuildReport
 from ocrstore.building.run import Options, Progress, execute
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError

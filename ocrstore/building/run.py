@@ -15,9 +15,9 @@ import pyarrow as pa
 import xxhash
 
 from ocrstore.annotation import Problem
+from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
-from ocrstore.building.report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError

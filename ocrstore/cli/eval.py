@@ -119,8 +119,8 @@ def eval_command(
 def _upper_bound(store: Path, view: str | None, changes: dict[str, Any], *, quiet: bool) -> Results:
     """Evaluate the store's own maps; needs no torch."""
     with explain_missing("eval", "build"):
-        from ocrstore.evaluation.ground_truth import find_view
         from ocrstore.evaluation.postprocess import params_for
+        from ocrstore.evaluation.results import find_view
         from ocrstore.evaluation.upper_bound import upper_bound
         from ocrstore.recipe import Recipe
         from ocrstore.store import open_store

@@ -1,19 +1,371 @@
-"""`ocrstore inspect`."""
+"""`ocrstore inspect`: facts, one sample, or the difference of two stores, as text or JSON."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-from ocrstore.cli.console import STORE, print_json, progress_bar
-from ocrstore.cli.inspect_output import print_difference, print_facts, print_sample
-from ocrstore.inspection.difference import compare_stores
-from ocrstore.inspection.facts import gather_facts
-from ocrstore.inspection.sample_facts import sample_facts
+from ocrstore.cli.console import (
+    STORE,
+    console,
+    counted,
+    human_bytes,
+    print_json,
+    progress_bar,
+    shown,
+)
+from ocrstore.errors import DecodeError
+from ocrstore.format.resume import Unfinished
+from ocrstore.inspection.difference import Difference, compare_stores
+from ocrstore.inspection.facts import ColumnSummary, Facts, Summary, gather_facts
+from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
+from ocrstore.inspection.source_status import NEWER, UP_TO_DATE
+from ocrstore.inspection.thumbnail import draw_outlines, fit, shrink, to_blocks
+from ocrstore.inspection.views import recipe_in_words
 from ocrstore.store import Store
-from ocrstore.verification import verify
+from ocrstore.verification import Verification, verify
+
+_FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN = 5, 3, 12
+_LINES_LEFT = 4
+"""Lines of the terminal that a picture leaves free."""
+# shown in words above, or too long for one line
+_NOT_REPEATED = ("width", "height", "orientation", "polygons", "ignored", "texts", "languages")
+_MARKS = {
+    "same": "[green]=[/]",
+    "changed": "[yellow]≠[/]",
+    "respecified": "[yellow]≠[/]",
+    "added": "[green]+[/]",
+    "removed": "[red]-[/]",
+}
+
+
+def print_facts(facts: Facts, verification: Verification | None) -> None:
+    """Print content, origin, integrity and size of a store."""
+    out = console()
+    summary = facts.summary
+    out.print(f"[bold]{shown(summary.path)}[/]  [dim]{_what(summary)}[/]")
+    out.print()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, text in _facts(facts, verification):
+        table.add_row(name, text)
+    out.print(table)
+    out.print()
+    out.print(_column_table(summary))
+    if summary.attributes:
+        named = Table.grid(padding=(0, 2))
+        named.add_row("[dim]attributes[/]", f"[dim]{shown(', '.join(summary.attributes))}[/]")
+        out.print(named)
+
+
+def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[str, str]]:
+    summary = facts.summary
+    yield "samples", f"[bold]{summary.samples:,}[/]"
+    if facts.polygons is not None:
+        yield "polygons", _polygons(facts)
+    for entry in summary.history[-3:]:
+        at = str(entry.get("at")).replace("T", " ").replace("Z", " UTC")
+        words = f"{at} by {entry.get('by')}, {entry.get('samples')} samples"
+        yield shown(entry.get("action")), shown(words)
+    if facts.source:
+        yield "built from", shown(facts.source.get("images"))
+        if facts.source.get("annotations"):
+            yield "", shown(f"annotations in {facts.source['annotations']}")
+    if facts.views and facts.source_status is not None:
+        mark = {UP_TO_DATE: "[green]✓[/] ", NEWER: "[yellow]![/] newer: "}
+        words = shown(facts.source_status.in_words())
+        yield "source", mark.get(facts.source_status.state, "[yellow]?[/] ") + words
+    if facts.problems:
+        counted = ", ".join(f"{count} {kind}" for kind, count in facts.problems.items())
+        yield "problems", shown(counted)
+    for view in facts.views:
+        words = shown(" ".join(recipe_in_words(view.recipe)))
+        yield f"view {shown(view.name)}", words
+        yield "recipe", f"fingerprint {shown(view.fingerprint)}"
+    yield "content", f"fingerprint {summary.fingerprint[:32]}…"
+    yield "generation", _generation(summary)
+    yield from _soundness(facts, verification)
+    if facts.unfinished is not None:
+        yield "unfinished", _unfinished(facts.unfinished)
+    yield "page cache", _cached(summary)
+    yield "cost", _cost(summary)
+
+
+def _what(summary: Summary) -> str:
+    return f"an ocrstore file, format {summary.format_version}, {human_bytes(summary.nbytes)}"
+
+
+def _polygons(facts: Facts) -> str:
+    found = facts.polygons
+    assert found is not None
+    text = f"[bold]{found.total:,}[/]"
+    if found.total:
+        each = found.total / facts.summary.samples
+        text += (
+            f", {each:.1f} a sample, {found.ignored:,} ignored ({found.ignored / found.total:.0%})"
+        )
+    limits = {view.name: view.min_size for view in facts.views}
+    for name, count in found.too_small.items():
+        if count:
+            text += f", {count:,} more under {limits[name]:g} px in view {shown(name)}"
+    if found.samples_without:
+        plural = "" if found.samples_without == 1 else "s"
+        text += f"; {found.samples_without:,} sample{plural} without any"
+    return text
+
+
+def _generation(summary: Summary) -> str:
+    older = [str(g) for g in summary.generations if g != summary.generation]
+    return f"{summary.generation}" + (f" (also readable: {', '.join(older)})" if older else "")
+
+
+def _soundness(facts: Facts, verification: Verification | None) -> Iterator[tuple[str, str]]:
+    if verification is not None:
+        findings = [
+            "".join(f"{part}: " for part in (found.sample, found.column) if part) + found.message
+            for found in verification.findings
+        ]
+        sound = (
+            f"every byte is as it was written: {counted(verification.rows, 'row')}, "
+            f"{human_bytes(verification.checked_nbytes)}"
+        )
+    else:
+        findings = list(facts.integrity.findings)
+        sound = (
+            f"headers of {facts.integrity.extents:,} extents agree with the index "
+            "[dim](--full: all)[/]"
+        )
+    if not findings:
+        yield "integrity", f"[green]✓[/] {sound}"
+        return
+    yield (
+        "integrity",
+        f"[red]✗ damaged: {counted(len(findings), 'finding')}[/]; restore or build it again",
+    )
+    for finding in findings[:_FINDINGS_SHOWN]:
+        yield "", f"[red]✗[/] {shown(finding)}"
+    if len(findings) > _FINDINGS_SHOWN:
+        yield "", f"… and {len(findings) - _FINDINGS_SHOWN} more (--json lists all)"
+
+
+def _unfinished(found: Unfinished) -> str:
+    work = f"{counted(found.samples, 'sample')}, {human_bytes(found.nbytes)}"
+    what = f"[yellow]![/] {work}, not published; "
+    if found.obstacle:
+        return what + f"cannot be resumed: {shown(found.obstacle)}"
+    return what + "run the interrupted command again to finish it, or `ocrstore compact` to drop it"
+
+
+def _cached(summary: Summary) -> str:
+    if summary.resident_nbytes is None:
+        return "unknown (no system call for it)"
+    share = summary.resident_nbytes / summary.nbytes
+    return f"{human_bytes(summary.resident_nbytes)} of {human_bytes(summary.nbytes)} ({share:.0%})"
+
+
+def _cost(summary: Summary) -> str:
+    dead = summary.nbytes - summary.live_nbytes
+    rows = f"rows {human_bytes(summary.live_nbytes)}, all else {human_bytes(dead)}"
+    if not summary.samples:
+        return rows
+    return f"[bold]{human_bytes(summary.live_nbytes / summary.samples)}[/] per sample; {rows}"
+
+
+def _column_table(summary: Summary) -> Table:
+    table = Table("column", "dtype", "shape", "codec", box=None, padding=(0, 2, 0, 0))
+    for name in ("bytes", "per sample"):
+        table.add_column(name, justify="right")
+    for column in summary.columns:
+        each = human_bytes(column.stored_nbytes / summary.samples) if summary.samples else "-"
+        codec = column.spec.codec
+        if codec != "raw" and column.stored_nbytes:
+            codec += f" {column.decoded_nbytes / column.stored_nbytes:.1f}x"
+        table.add_row(
+            shown(column.name),
+            column.spec.dtype,
+            _shape(column),
+            codec,
+            human_bytes(column.stored_nbytes),
+            each,
+        )
+    return table
+
+
+def _shape(column: ColumnSummary) -> str:
+    if not column.max_shape:
+        return "x".join("?" if size is None else str(size) for size in column.spec.shape) or "()"
+    sizes = zip(column.min_shape, column.max_shape)
+    return "x".join(str(low) if low == high else f"{low}..{high}" for low, high in sizes)
+
+
+def print_sample(store: Store, facts: SampleFacts, *, picture: bool) -> None:
+    """Print one sample; with `picture` also its picture, where the output is a terminal."""
+    out = console()
+    out.print(f"[bold]{shown(facts.key)}[/]  [dim]row {facts.row} of {shown(facts.path)}[/]")
+    if picture:
+        try:
+            _print_picture(store, facts, out)
+        except DecodeError as exc:
+            out.print(f"[yellow]no picture:[/] {shown(exc)}")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, text in _sample_lines(facts):
+        table.add_row(name, text)
+    out.print(table)
+    out.print()
+    columns = Table("column", "dtype", "shape", "codec", box=None, padding=(0, 2, 0, 0))
+    columns.add_column("bytes", justify="right")
+    columns.add_column("offset", justify="right")
+    columns.add_column("xxh3")
+    for row in facts.rows:
+        columns.add_row(
+            shown(row.column),
+            row.dtype,
+            "x".join(map(str, row.shape)) or "()",
+            row.codec,
+            human_bytes(row.nbytes),
+            str(row.offset),
+            row.hash[:8] + "…",
+        )
+    out.print(columns)
+
+
+def _sample_lines(facts: SampleFacts) -> Iterator[tuple[str, str]]:
+    attributes = facts.attributes
+    if attributes.get("width") and attributes.get("height"):
+        text = f"{attributes['width']} x {attributes['height']} (width x height)"
+        if attributes.get("orientation") not in (None, 1):
+            text += f", EXIF orientation {attributes['orientation']} undone"
+        yield "picture", text
+    if isinstance(attributes.get("polygons"), list):
+        polygons, ignored = facts.polygons, facts.ignored
+        yield "polygons", f"{len(polygons)}, {sum(ignored)} ignored"
+        for points, skip, word in list(zip(polygons, ignored, facts.texts))[:_POLYGONS_SHOWN]:
+            yield "", _polygon(points, skip, word)
+        if len(polygons) > _POLYGONS_SHOWN:
+            yield "", f"[dim]… and {len(polygons) - _POLYGONS_SHOWN} more (--json lists all)[/]"
+    for name, value in attributes.items():
+        if name in _NOT_REPEATED and "polygons" in attributes:
+            continue
+        if value is None or value == []:
+            continue
+        yield shown(name), shown(_short(name, value))
+
+
+def _polygon(points: Any, ignored: bool, text: str | None) -> str:
+    if not len(points):
+        return "[red]without points[/]"
+    (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
+    place = f"{right - left:.0f} x {bottom - top:.0f} px at {left:.0f}, {top:.0f}"
+    words = "[red]ignored[/] " if ignored else "[green]counted[/] "
+    return words + shown(f"{place}" + (f"  {text!r}" if text else ""))
+
+
+def _short(name: str, value: Any) -> str:
+    text = str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if name.endswith("_hash"):
+            text = f"{value:016x}"
+        elif name.endswith("_mtime_ns"):
+            text = f"{datetime.fromtimestamp(value / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        elif name.endswith("_nbytes"):
+            text = human_bytes(value)
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _print_picture(store: Store, facts: SampleFacts, out: Console) -> None:
+    """Print the picture in half blocks, if the output is a terminal with colours."""
+    if out.color_system is None or out.no_color:
+        return
+    found = picture_of(store, facts.row)
+    if found is None:
+        return
+    columns, lines = shutil.get_terminal_size((80, 24))
+    size = found.pixels.shape[0], found.pixels.shape[1]
+    height, width = fit(size, (2 * max(8, lines - _LINES_LEFT), min(columns, 160)))
+    small = shrink(found.pixels, height, width)
+    matrix = np.diag((width / size[1], height / size[0], 1.0)) @ found.to_pixels
+    drawn = draw_outlines(small, facts.polygons, facts.ignored, matrix=matrix)
+    out.print(to_blocks(drawn), soft_wrap=True)
+
+
+def print_difference(difference: Difference) -> None:
+    """Print what differs in recipe, samples and content."""
+    out = console()
+    out.print(f"[bold]{shown(difference.one)}[/] → [bold]{shown(difference.other)}[/]")
+    if not difference.any:
+        out.print("[green]✓[/] the same recipes, samples and content")
+        return
+    out.print()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    _add_lines(table, "recipe", difference.recipes, "the same")
+    samples = [
+        _with_keys(mark, word, keys)
+        for mark, word, keys in (
+            ("[green]+[/]", "added", difference.added),
+            ("[red]-[/]", "removed", difference.removed),
+            ("[yellow]≠[/]", "changed", difference.changed),
+        )
+        if keys
+    ]
+    if difference.reordered:
+        samples.append("[yellow]≠[/] in another order")
+    _add_lines(table, "samples", samples, "the same", marked=True)
+    _add_lines(table, "build", difference.build, "the same")
+    out.print(table)
+    out.print()
+    columns = Table("", "content", "kind", "samples that differ", "", box=None)
+    same = {"column": 0, "attribute": 0}
+    for column in difference.columns:
+        if column.state == "same":
+            same[column.kind] += 1
+            continue
+        count = f"{column.changed:,}" if column.state in ("changed", "respecified") else "-"
+        columns.add_row(
+            _MARKS[column.state],
+            shown(column.name),
+            f"{column.kind} {column.state}",
+            count,
+            shown(column.detail),
+        )
+    if columns.row_count:
+        out.print(columns)
+    if not difference.shared:
+        out.print("no sample in common", style="dim")
+    elif any(same.values()):
+        words = (
+            f"{counted(same['column'], 'column')} and {counted(same['attribute'], 'attribute')} "
+            f"are the same over the {counted(difference.shared, 'sample')} in both"
+        )
+        out.print(f"{_MARKS['same']} {words}", style="dim")
+
+
+def _add_lines(
+    table: Table, name: str, lines: Sequence[str], otherwise: str, *, marked: bool = False
+) -> None:
+    for number, line in enumerate(lines or [otherwise]):
+        text = line if marked else shown(line)
+        table.add_row(name if number == 0 else "", text)
+
+
+def _with_keys(mark: str, word: str, keys: Sequence[str]) -> str:
+    first = ", ".join(shown(key) for key in keys[:_KEYS_SHOWN])
+    more = f", … (--json lists all {len(keys):,})" if len(keys) > _KEYS_SHOWN else ""
+    return f"{mark} {len(keys):,} {word}: {first}{more}"
+
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 

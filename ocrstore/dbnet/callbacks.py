@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ocrstore.dbnet.checkpoint import write_checkpoint
 from ocrstore.dbnet.predict import draw_boxes, grid, write_picture
-from ocrstore.evaluation.ground_truth import ground_truth_of
+from ocrstore.evaluation.results import ground_truth_of
 from ocrstore.geometry import transform_points
 
 

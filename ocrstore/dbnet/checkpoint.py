@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ocrstore.dbnet.network import DBNet, ModelConfig
 from ocrstore.errors import CheckpointError, OCRStoreError, RecipeMismatchError, WriteError
-from ocrstore.evaluation.ground_truth import find_view
 from ocrstore.evaluation.postprocess import PostParams
+from ocrstore.evaluation.results import find_view
 from ocrstore.recipe import Recipe
 from ocrstore.store import Store
 

@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader
 
 from ocrstore.dbnet.checkpoint import provenance_of
 from ocrstore.dbnet.predict import Detector
-from ocrstore.evaluation.ground_truth import ground_truth_of
 from ocrstore.evaluation.postprocess import detect
-from ocrstore.evaluation.results import Results
+from ocrstore.evaluation.results import Results, ground_truth_of
 from ocrstore.store import open_store
 from ocrstore.torch.dataset import OCRStoreDataset
 

@@ -15,8 +15,8 @@ from ocrstore.dbnet.loss import Losses, LossParams, dbnet_loss
 from ocrstore.dbnet.metrics import CLEval, HMean
 from ocrstore.dbnet.network import DBNet, ModelConfig, Output
 from ocrstore.errors import SchemaError
-from ocrstore.evaluation.ground_truth import GroundTruth, ground_truth_of
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
+from ocrstore.evaluation.results import GroundTruth, ground_truth_of
 
 Batch = Mapping[str, Any]
 

@@ -48,8 +48,8 @@ from ocrstore.errors import (
     StoreExistsError,
     WriteError,
 )
-from ocrstore.evaluation.ground_truth import find_view
 from ocrstore.evaluation.postprocess import params_for
+from ocrstore.evaluation.results import find_view
 from ocrstore.pipeline import default_augmentation
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule

@@ -8,9 +8,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.evaluation.ground_truth import find_view
 from ocrstore.evaluation.postprocess import PostParams, detect_one, params_for
-from ocrstore.evaluation.results import Results
+from ocrstore.evaluation.results import Results, find_view
 from ocrstore.geometry import transform_points
 from ocrstore.recipe import Recipe
 from ocrstore.store import Store

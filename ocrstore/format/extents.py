@@ -11,6 +11,7 @@ import numpy.typing as npt
 import xxhash
 
 from ocrstore.errors import corrupt
+from ocrstore.format.layout import EXTENT_MAGIC as MAGIC
 from ocrstore.format.layout import (
     MAX_NAME_NBYTES,
     ROW_ALIGNMENT,
@@ -19,7 +20,6 @@ from ocrstore.format.layout import (
     is_valid_name,
     row_alignment,
 )
-from ocrstore.format.records import EXTENT_MAGIC as MAGIC
 
 # magic, group, rows, capacity of the directory, zero, bytes from the value's start to the end of
 # the last row, zero, name length, name

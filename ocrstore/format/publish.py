@@ -19,9 +19,12 @@ from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, serialize
 from ocrstore.format.layout import (
     FORMAT_VERSION,
+    INDEX_MAGIC,
     INDEX_PREFIX,
+    MANIFEST_MAGIC,
     MANIFEST_PREFIX,
     MAX_VALUE_NBYTES,
+    encode_record,
     numbered_key,
 )
 from ocrstore.format.lock import FileLock
@@ -32,7 +35,6 @@ from ocrstore.format.manifest import (
     encode_json,
     json_depth_fits,
 )
-from ocrstore.format.records import INDEX_MAGIC, MANIFEST_MAGIC, encode_record
 from ocrstore.format.row_groups import Container
 from ocrstore.version import __version__
 

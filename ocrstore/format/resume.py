@@ -17,11 +17,16 @@ from ocrstore.format.columns import Column
 from ocrstore.format.extents import extent_value_nbytes, parse_extent
 from ocrstore.format.index import Index, Rows, parse_index, serialize
 from ocrstore.format.layout import (
+    GROUP_MAGIC,
     GROUP_PREFIX,
     PENDING_KEY,
+    PENDING_MAGIC,
     VALUE_OFFSET,
+    decode_record,
+    encode_record,
     extent_key,
     numbered_key,
+    record_value_nbytes,
 )
 from ocrstore.format.lmdb_reader import (
     OVERFLOW_COUNT,
@@ -34,13 +39,6 @@ from ocrstore.format.lmdb_writer import PAGE_SIZE
 from ocrstore.format.manifest import Manifest, decode_json, encode_json, parse_columns
 from ocrstore.format.mapped_file import MappedFile
 from ocrstore.format.publish import partial_path
-from ocrstore.format.records import (
-    GROUP_MAGIC,
-    PENDING_MAGIC,
-    decode_record,
-    encode_record,
-    record_value_nbytes,
-)
 from ocrstore.format.row_groups import located
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 

@@ -16,22 +16,20 @@ from ocrstore.errors import (
 )
 from ocrstore.format.index import Index, check_places, parse_index
 from ocrstore.format.layout import (
+    EXTENT_MAGIC,
+    HEADER_NBYTES,
+    INDEX_MAGIC,
     INDEX_PREFIX,
+    MANIFEST_MAGIC,
     MANIFEST_PREFIX,
     VALUE_OFFSET,
+    decode_record,
     numbered_key,
     parse_numbered_key,
 )
 from ocrstore.format.lmdb_reader import META_NBYTES, PageReader, Value
 from ocrstore.format.manifest import Manifest, parse_manifest
 from ocrstore.format.mapped_file import MappedFile
-from ocrstore.format.records import (
-    EXTENT_MAGIC,
-    HEADER_NBYTES,
-    INDEX_MAGIC,
-    MANIFEST_MAGIC,
-    decode_record,
-)
 
 _ATTEMPTS = 64
 _EXTENT_START = struct.Struct("<8sI")  # magic, group (FORMAT.md 5.1)

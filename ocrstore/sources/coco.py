@@ -8,8 +8,14 @@ from typing import Any
 
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.json_access import for_file, member, need, whole_document
-from ocrstore.sources.validate import box_region_points, brief
+from ocrstore.sources.validate import (
+    box_region_points,
+    brief,
+    for_file,
+    member,
+    need,
+    whole_document,
+)
 
 _TEXT_KEYS = ("utf8_string", "text", "transcription")
 _OUTLINE_KEYS = ("segmentation", "mask", "polygon", "points")

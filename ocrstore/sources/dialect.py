@@ -8,7 +8,7 @@ all dialects.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -123,3 +123,27 @@ def get_dialect(name: str) -> Dialect:
 def all_dialects() -> tuple[Dialect, ...]:
     """Return every registered dialect, by name."""
     return tuple(_DIALECTS[name] for name in sorted(_DIALECTS))
+
+
+@register
+class Folder(Dialect):
+    """Pictures only; no sample is annotated."""
+
+    name = "folder"
+    looks_for = "a folder of pictures without annotations"
+    suffixes = ()
+
+    def recognise(self, file: AnnotationFile) -> bool:
+        """Return False: no file is an annotation."""
+        del file
+        return False
+
+    def entries(self, file: AnnotationFile) -> Iterator[Entry | Flaw]:
+        """Yield nothing."""
+        del file
+        yield from ()
+
+    def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
+        """Yield nothing."""
+        del entry
+        yield from ()

@@ -7,9 +7,8 @@ from typing import Any
 
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.json_access import for_file, member, need, whole_document
 from ocrstore.sources.match_names import folded, tidy
-from ocrstore.sources.validate import box_points, brief
+from ocrstore.sources.validate import box_points, brief, for_file, member, need, whole_document
 
 _POLYGONS = frozenset({"polygon", "rotation", "quadrilateral"})
 _IGNORE_FLAGS = ("ignore", "ignored", "difficult", "illegible")

@@ -7,8 +7,7 @@ from typing import Any
 
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.json_access import for_file, member, need, whole_document
-from ocrstore.sources.validate import box_region_points
+from ocrstore.sources.validate import box_region_points, for_file, member, need, whole_document
 
 
 @register

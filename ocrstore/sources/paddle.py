@@ -12,8 +12,7 @@ from ocrstore.sources.annotation_file import (
     parse_json,
 )
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.json_access import for_file, member
-from ocrstore.sources.validate import brief
+from ocrstore.sources.validate import brief, for_file, member
 
 _IGNORED = frozenset({"###", "*"})
 _LINE_END = re.compile(r"\r\n|\n|\r")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.json_access import for_file, member, need, whole_document
+from ocrstore.sources.validate import for_file, member, need, whole_document
 
 _IGNORE_TAGS = frozenset({"masked", "excluded-region"})
 

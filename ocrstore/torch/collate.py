@@ -180,7 +180,7 @@ def _send(batch: ComputedBatch) -> tuple[Any, ...]:
     from ocrstore.shared_slots import needed_nbytes, place, take_slot  # for computed batches alone
 
     if not batch.samples:
-        raise RuntimeError("a batch of a worker can be sent once only")
+        raise RuntimeError("a batch of a worker can be sent only once")
     first, samples = batch.samples[0], batch.samples
     arrays = {name: value for name, value in first.items() if isinstance(value, np.ndarray)}
     placed = place({n: (a.dtype, (len(samples), *a.shape)) for n, a in arrays.items()})

@@ -100,7 +100,7 @@ def test_a_skipped_picture_survives_pickling():
 
 def test_a_report_that_cannot_be_written(tmp_path):
     """The place is named."""
-    from ocrstore.building.report import BuildReport
+    from ocrstore.building.build_report import BuildReport
 
     with pytest.raises(WriteError, match="absent"):
         BuildReport("s", "d").write(tmp_path / "absent" / "report.json")

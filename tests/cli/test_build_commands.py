@@ -201,7 +201,7 @@ def test_a_dry_run_where_memory_is_short(images, run, tmp_path, monkeypatch):
 
     def memory(nbytes):
         monkeypatch.setattr(
-            "ocrstore.cli.dry_run.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
+            "ocrstore.cli.build.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
         )
 
     memory(120_000)

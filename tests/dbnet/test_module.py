@@ -10,7 +10,7 @@ from ocrstore.dbnet.checkpoint import Provenance
 from ocrstore.dbnet.module import DBNetModule, PolynomialSchedule
 from ocrstore.dbnet.predict import Detector
 from ocrstore.errors import RecipeMismatchError, SchemaError
-from ocrstore.evaluation.ground_truth import ground_truth_of
+from ocrstore.evaluation.results import ground_truth_of
 from ocrstore.recipe import Recipe
 
 # Lightning advises more workers, and warns where loaders are shorter than its logging interval

@@ -19,10 +19,10 @@ from ocrstore.format.codecs import decode_row
 from ocrstore.format.extents import parse_extent
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import check_places, parse_index
+from ocrstore.format.layout import MANIFEST_MAGIC, decode_record, encode_record
 from ocrstore.format.lmdb_check import check_pages
 from ocrstore.format.lmdb_reader import PageReader
 from ocrstore.format.manifest import parse_manifest
-from ocrstore.format.records import MANIFEST_MAGIC, decode_record, encode_record
 from tests.format import crafting as craft
 from tests.format.rejecting import COLUMNS, write_store
 

@@ -110,7 +110,7 @@ def test_a_store_cut_while_a_transform_is_planned(store_path, tmp_path, fuse):
     if not fuse:  # pixels are read from the first step on
         training = dataset._augmented[0]
         training._view.annotation = lambda row: os.truncate(path, 8192)
-    with pytest.raises(ocrstore.StoreChangedError, match=r"own.ocrs: was cut from"):
+    with pytest.raises(ocrstore.StoreChangedError, match=r"own.ocrs: was truncated from"):
         dataset[3]
 
 

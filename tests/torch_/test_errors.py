@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ocrstore.torch.view import _open_views
+from ocrstore.torch.store_view import _open_views
 from torch.utils.data import DataLoader
 
 import ocrstore

@@ -13,8 +13,8 @@ UNWANTED = {
     "PIL", "albumentations", "click", "cv2", "lightning", "lmdb",
     "pyclipper", "rich", "simplejpeg", "torchmetrics", "turbojpeg",
     "ocrstore.building", "ocrstore.decode", "ocrstore.format.writer", "ocrstore.maps",
-    "ocrstore.format.codecs", "ocrstore.recipe", "ocrstore.shared_slots", "ocrstore.torch.augment",
-    "ocrstore.torch.recycling", "ocrstore.torch.samplers",
+    "ocrstore.recipe", "ocrstore.shared_slots", "ocrstore.torch.augmented",
+    "ocrstore.torch.samplers",
     "ocrstore.verification",
 }  # fmt: skip
 
