@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
+from ocrstore.errors import SchemaError
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
 from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
@@ -66,8 +68,9 @@ class OCRDataModule(LightningDataModule):
             expect: As in `OCRStoreDataset`.
             seed: Seeds the order of training.
             window: Shuffle in windows of that many row groups.
-            uneven: What training does when the samples cannot be divided evenly between ranks; see
-                `ResumableSampler`.
+            uneven: What training does when the samples cannot be divided evenly between ranks:
+                `pad` or `drop`; see `ResumableSampler`. Not `exact`: ranks with different numbers
+                of batches wait for each other's gradients forever.
             prefetch: How many batches to prepare ahead of the loop. 0 leaves that to torch, and so
                 does a transform without workers, whose random numbers would be drawn in between
                 those of the loop.
@@ -76,6 +79,11 @@ class OCRDataModule(LightningDataModule):
             multiprocessing_context: As in DataLoader.
         """
         super().__init__()
+        if uneven not in ("pad", "drop"):
+            raise SchemaError(
+                f"uneven={uneven!r}: expected 'pad' or 'drop'. With 'exact' ranks would train"
+                " different numbers of batches, and wait for each other forever"
+            )
         self.paths: dict[str, Paths | None] = {
             "train": train,
             "val": val,
@@ -96,6 +104,9 @@ class OCRDataModule(LightningDataModule):
         self._datasets: dict[str, OCRStoreDataset] = {}
         self._sampler: ResumableSampler | None = None
         self._state: dict[str, int] | None = None
+        self._start = (0, 0, 0)
+        """The epoch in which training was resumed, and the samples and batches before that."""
+        self._loaders: weakref.WeakSet[PrefetchLoader] = weakref.WeakSet()
 
     def dataset(self, stage: str) -> OCRStoreDataset:
         """Return the data set of `train`, `val`, `test` or `predict`; the same one every time."""
@@ -124,7 +135,9 @@ class OCRDataModule(LightningDataModule):
         device = None if self.trainer is None else self.trainer.strategy.root_device
         # evaluation uses the polygons of every picture
         lists = stage != "train"
-        return PrefetchLoader(dataset, ahead=ahead, device=device, lists=lists, **options)
+        loader = PrefetchLoader(dataset, ahead=ahead, device=device, lists=lists, **options)
+        self._loaders.add(loader)
+        return loader
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the shuffled, augmented, resumable loader."""
@@ -136,10 +149,32 @@ class OCRDataModule(LightningDataModule):
                 dataset, window=self.window, seed=self.seed, uneven=self.uneven
             )
         if self._state is not None:
+            replicas = self._state["replicas"]
             sampler.load_state_dict(self._state)
             self._state = None
+            self._resume(sampler, changed=replicas != sampler.num_replicas)
         self._sampler = sampler
         return self._loader("train", sampler)
+
+    def _resume(self, sampler: ResumableSampler, *, changed: bool) -> None:
+        """Note where training goes on; with another number of ranks also tell Lightning."""
+        progress = self._batches_in_epoch()
+        if progress is None:
+            return
+        if changed and sampler.position:
+            # Lightning ends the epoch when it has counted as many batches as the loader has
+            left = -(-sampler.remaining // self.batch_size)
+            done = -(-len(sampler) // self.batch_size) - left
+            moved = done - progress.processed
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(progress, name, getattr(progress, name) + moved)
+        self._start = (sampler.epoch, sampler.position, progress.processed)
+
+    def _batches_in_epoch(self) -> Any:
+        """Return Lightning's counts of the batches of this epoch; None outside of a training."""
+        if self.trainer is None:
+            return None
+        return self.trainer.fit_loop.epoch_loop.batch_progress.current
 
     def _in_order(self, stage: str) -> DataLoader[Any]:
         return self._loader(stage, ResumableSampler(self.dataset(stage), shuffle=False))
@@ -156,16 +191,33 @@ class OCRDataModule(LightningDataModule):
         """Return the prediction loader, in stored order."""
         return self._in_order("predict")
 
+    def setup(self, stage: str) -> None:
+        """Forget the position of an earlier training; its loaders are made anew."""
+        if stage == "fit":
+            self._sampler = None
+            self._start = (0, 0, 0)
+
+    def teardown(self, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Stop the threads of the loaders and drop their batches."""
+        for loader in list(self._loaders):
+            loader.close()
+
+    def on_exception(self, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
+        """Stop the threads: Lightning calls no `teardown` after an exception."""
+        self.teardown("fit")
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position of training, counted in batches that were used, not drawn ahead."""
         if self._sampler is None or self.trainer is None:
             return {}
-        loop = self.trainer.fit_loop
         # `processed`: Lightning counts a batch as done after its step when it restarts
-        batches = getattr(loop.epoch_loop.batch_progress.current, "processed", 0)
-        used = min(batches * self.batch_size, len(self._sampler))
+        batches = getattr(self._batches_in_epoch(), "processed", 0)
+        epoch = max(self.trainer.fit_loop.epoch_progress.current.ready - 1, 0)
+        resumed, position, before = self._start
+        if epoch != resumed:
+            position = before = 0
+        used = min(position + (batches - before) * self.batch_size, len(self._sampler))
         state = self._sampler.state_dict(consumed=used)
-        epoch = max(loop.epoch_progress.current.ready - 1, 0)
         state["epoch"] = epoch + 1 if used >= len(self._sampler) else epoch
         return {"train": state}
 

@@ -70,7 +70,6 @@ class Transfer:
     """
 
     _SLOTS = 2
-    _PINNED = True
 
     def __init__(self, device: torch.device, *, lists: bool = False) -> None:
         self.lists = lists
@@ -123,7 +122,7 @@ class Transfer:
         fresh: dict[str, torch.Tensor] = {}
         for name, like in wanted.items():
             if not _holds(slot.buffers.get(name), like):
-                fresh = fresh or batch.empty_buffers(pin_memory=self._PINNED)
+                fresh = fresh or batch.empty_buffers(pin_memory=True)
                 slot.buffers[name] = fresh[name]
         filled = batch.copy_into({name: slot.buffers[name] for name in wanted})
         staged = copy.copy(batch)

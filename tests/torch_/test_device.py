@@ -191,6 +191,24 @@ def test_an_exception_gives_the_stage_back(fake):
     loader.close()
 
 
+def test_buffers_are_used_again_and_fit(fake, store_path):
+    """Two sets of page-locked buffers, in turn; a smaller batch fits, another view gets its own."""
+    dataset = OCRStoreDataset(store_path)
+    transfer = Transfer(torch.device("cuda:1"))
+    transfer.enter_thread()
+    for rows in ([3, 1, 2, 0], [7, 5, 6, 4], [9, 8]):
+        batch = transfer.finish(transfer.begin(dataset[rows]))
+        expected = dataset[rows]
+        assert batch["image_filename"] == expected["image_filename"]
+        for name in TENSORS:
+            assert torch.equal(batch[name].cpu(), expected[name])
+            assert batch[name].stride()[1:] == expected[name].stride()[1:]
+    assert fake.pinned_nbytes == 2 * sum(dataset[0:4][name].nbytes for name in TENSORS)
+    larger = OCRStoreDataset(store_path, view="96")
+    assert transfer.finish(transfer.begin(larger[0:3]))["images"].shape == (3, 3, 96, 96)
+    assert transfer.finish(transfer.begin({"a": torch.ones(2)}))["a"].cpu().tolist() == [1, 1]
+
+
 def test_two_devices_at_once(fake, store_path):
     """Loaders to two GPUs do not disturb each other."""
     dataset = OCRStoreDataset(store_path, view="96")

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ocrstore.torch.store_view import _open_views
 from torch.utils.data import DataLoader
 
 import ocrstore
 from ocrstore.recipe import Recipe
 from ocrstore.torch import OCRStoreDataset
+from ocrstore.torch.store_view import _open_views
 from ocrstore.views import View, views_metadata
 from tests.torch_.making import make_store
 
