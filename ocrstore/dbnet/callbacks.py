@@ -177,14 +177,15 @@ class PredictionPictures(Callback):
         if not self._is_due(trainer) or len(self._kept) >= self.count:
             return
         truth = ground_truth_of(batch)
-        images = batch["images"]
-        for position in range(min(len(images), self.count - len(self._kept))):
+        found = outputs["scored"].result().found
+        wanted = min(len(found), self.count - len(self._kept))
+        pictures = batch["images"][:wanted].permute(0, 2, 3, 1).cpu().numpy()
+        for position, picture in enumerate(pictures):
             forward = np.linalg.inv(truth.inverse_matrices[position])
-            found = outputs["detections"][position].polygons
             self._kept.append(
                 draw_boxes(
-                    images[position].permute(1, 2, 0).cpu().numpy(),
-                    [transform_points(forward, points) for points in found],
+                    picture,
+                    [transform_points(forward, points) for points in found[position].polygons],
                     truths=[
                         transform_points(forward, points) for points in truth.polygons[position]
                     ],

@@ -85,7 +85,7 @@ class Transfer:
         A new thread is on device 0: page-locked memory and the end of `with stream(...)` would make
         a context there, of half a gigabyte for every rank.
         """
-        self._api.set_device(self.device)
+        enter_device(self.device)
 
     def begin(self, batch: Any) -> tuple[Any, Any]:
         """Fill a buffer and start the transfer."""
@@ -159,6 +159,29 @@ def stage_for(device: torch.device | str | None, *, lists: bool = False) -> Stag
         return Resolve(lists=lists)
     kind = Transfer if _has_streams(where) else BlockingTransfer
     return kind(where, lists=lists)
+
+
+def enter_device(device: torch.device) -> None:
+    """Make a device the current one of a thread that waits for it; a new thread is on device 0."""
+    if _has_streams(device):
+        getattr(torch, device.type).set_device(device)
+
+
+def start_fetch(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Start to copy a tensor to the host.
+
+    Returns:
+        The copy, and the event after which it is filled; None if it is filled already.
+    """
+    tensor = tensor.detach()
+    if not _has_streams(tensor.device):
+        return tensor.cpu(), None
+    api = getattr(torch, tensor.device.type)
+    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    event = api.Event()
+    event.record(api.current_stream(tensor.device))
+    return host, event
 
 
 def move(value: Any, device: torch.device) -> Any:
