@@ -41,6 +41,10 @@ class DeviceTensor(torch.Tensor):
         """The device that it is on."""
         return self.block.stream.device
 
+    def detach(self):
+        """Return the tensor: it has no gradient."""
+        return self
+
     def cpu(self):
         """Wait for the current stream, and return a copy."""
         self.fake.waits += 1
@@ -60,6 +64,8 @@ class Block:
 class Event:
     """A point in a stream."""
 
+    fake: Fake | None = None
+
     def __init__(self, **_):
         self.reached = threading.Event()
         self.reached.set()
@@ -70,7 +76,9 @@ class Event:
         stream.work.put((0.0, self.reached.set))
 
     def synchronize(self):
-        """Let the host wait."""
+        """Let the host wait, which makes a context on the device of this thread."""
+        if self.fake is not None:
+            self.fake.contexts.add(self.fake.current_device())
         assert self.reached.wait(60), "a stream of the fake hangs"
 
 
@@ -253,7 +261,17 @@ class Fake:
 
     def install(self, monkeypatch):
         """Replace the parts of torch that the package uses, and those that these use."""
+        monkeypatch.setattr(Event, "fake", self)
         plain_to, plain_empty, plain_like = torch.Tensor.to, torch.empty, torch.empty_like
+        plain_copy = torch.Tensor.copy_
+
+        def copy(target, source, non_blocking=False):
+            if not isinstance(source, DeviceTensor):
+                return plain_copy(target, source)
+            assert non_blocking and self.is_pinned(target), "the host would wait for this copy"
+            raw, stream = source.raw, self.current_stream(source.device)
+            self.enqueue(stream, lambda: plain_copy(target, raw), self.copy_seconds)
+            return target
 
         def to(tensor, *args, **kwargs):
             where = kwargs.get("device", args[0] if args else None)
@@ -273,6 +291,7 @@ class Fake:
             torch: {"empty": empty, "empty_like": empty_like},
             torch.Tensor: {
                 "to": to,
+                "copy_": copy,
                 "is_pinned": lambda tensor: self.is_pinned(tensor),
                 "pin_memory": lambda tensor: self.pin(tensor.clone()),
                 "record_stream": lambda tensor, stream: self.record_stream(tensor, stream),

@@ -46,7 +46,17 @@ _SHOWN = 10
 @click.option(
     "--workers", type=click.IntRange(0), default=0, show_default=True, help="Loader processes."
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
+@click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "32", "16-mixed", "bf16-mixed"]),
+    default="auto",
+    show_default=True,
+    help="auto: 16-mixed on CUDA and XPU, else 32.",
+)
+@click.option("--tf32/--no-tf32", default=True, help="Allow TF32 for float32 on a GPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def eval_command(
     store: Path,
@@ -61,6 +71,8 @@ def eval_command(
     batch_size: int,
     workers: int,
     device: str,
+    precision: str,
+    tf32: bool,
     as_json: bool,
 ) -> int:
     """Evaluate a checkpoint on a store: precision, recall and H-mean (ICDAR 2015), CLEval.
@@ -82,8 +94,9 @@ def eval_command(
     else:
         with explain_missing("eval"):
             from ocrstore.dbnet.evaluate import evaluate
-            from ocrstore.dbnet.predict import Detector
-        detector = Detector.load(checkpoint, device=device, **changes)
+            from ocrstore.dbnet.predict import Detector, allow_tf32
+        allow_tf32(tf32)
+        detector = Detector.load(checkpoint, device=device, precision=precision, **changes)
         with progress_bar("evaluating", quiet=as_json) as advance:
             result = evaluate(
                 store,

@@ -36,7 +36,17 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progres
     help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
 )
 @click.option("--batch-size", type=COUNT, default=8, show_default=True)
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps.")
+@click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "32", "16-mixed", "bf16-mixed"]),
+    default="auto",
+    show_default=True,
+    help="auto: 16-mixed on CUDA and XPU, else 32.",
+)
+@click.option("--tf32/--no-tf32", default=True, help="Allow TF32 for float32 on a GPU.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def predict_command(
     images: Path,
@@ -48,6 +58,8 @@ def predict_command(
     min_score: float | None,
     batch_size: int,
     device: str,
+    precision: str,
+    tf32: bool,
     quiet: bool,
 ) -> int:
     """Find text in a folder of pictures, or in one: res_*.txt (ICDAR), boxes.json, res_*.jpg.
@@ -62,10 +74,11 @@ def predict_command(
     Exit code 1 if a picture could not be read.
     """
     with explain_missing("predict"):
-        from ocrstore.dbnet.predict import Detector, predict_pictures
+        from ocrstore.dbnet.predict import Detector, allow_tf32, predict_pictures
         from ocrstore.evaluation.postprocess import changes_for
     changes = changes_for(rules, min_score=min_score, polygons=polygons)
-    detector = Detector.load(checkpoint, device=device, **changes)
+    allow_tf32(tf32)
+    detector = Detector.load(checkpoint, device=device, precision=precision, **changes)
     with progress_bar("finding text", quiet=quiet) as advance:
         done = predict_pictures(
             images, detector, out=out, draw=draw, batch_size=batch_size, progress=advance

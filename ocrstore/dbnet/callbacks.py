@@ -12,7 +12,7 @@ import lightning as L  # noqa: N812  # its own documentation calls it so
 import numpy as np
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
@@ -54,6 +54,20 @@ class BestCheckpoint(ModelCheckpoint):
         super().load_state_dict(state_dict)
         if self.dirpath == state_dict.get("dirpath"):
             self.best_loss = float(state_dict.get("best_loss", float("inf")))
+
+
+class ProgressBar(RichProgressBar):
+    """Fetches the loss when it is logged, not in every step: the host would wait for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[str, Any] = {}
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        """Return the figures of the last step that was logged."""
+        if not (trainer.training and trainer.global_step % trainer.log_every_n_steps):
+            self._shown = dict(super().get_metrics(trainer, pl_module))
+        return self._shown
 
 
 class StopOnSigterm(Callback):

@@ -46,6 +46,7 @@ class OCRDataModule(LightningDataModule):
         seed: int = 0,
         window: int | None = None,
         uneven: Uneven = "pad",
+        drop_last: bool = False,
         prefetch: int = 2,
         pin_memory: bool | None = None,
         persistent_workers: bool = True,
@@ -71,6 +72,8 @@ class OCRDataModule(LightningDataModule):
             uneven: What training does when the samples cannot be divided evenly between ranks:
                 `pad` or `drop`; see `ResumableSampler`. Not `exact`: ranks with different numbers
                 of batches wait for each other's gradients forever.
+            drop_last: Leave out the last batch of a training epoch if it is smaller than the
+                others, for compiled networks: another size would compile them again.
             prefetch: How many batches to prepare ahead of the loop. 0 leaves that to torch, and so
                 does a transform without workers, whose random numbers would be drawn in between
                 those of the loop.
@@ -96,6 +99,7 @@ class OCRDataModule(LightningDataModule):
         self.seed = seed
         self.window = window
         self.uneven = uneven
+        self.drop_last = drop_last
         self.prefetch = prefetch
         self.pin_memory = pin_memory
         self.persistent_workers = persistent_workers and num_workers > 0
@@ -125,6 +129,7 @@ class OCRDataModule(LightningDataModule):
         options: dict[str, Any] = {
             "batch_size": self.batch_size,
             "sampler": sampler,
+            "drop_last": stage == "train" and self._drops(len(sampler)),
             "num_workers": self.num_workers,
             "pin_memory": pinned if self.pin_memory is None else self.pin_memory,
             "persistent_workers": self.persistent_workers,
@@ -163,12 +168,19 @@ class OCRDataModule(LightningDataModule):
             return
         if changed and sampler.position:
             # Lightning ends the epoch when it has counted as many batches as the loader has
-            left = -(-sampler.remaining // self.batch_size)
-            done = -(-len(sampler) // self.batch_size) - left
+            drops = self._drops(len(sampler))
+            done = self._batches(len(sampler), drops) - self._batches(sampler.remaining, drops)
             moved = done - progress.processed
             for name in ("ready", "started", "processed", "completed"):
                 setattr(progress, name, getattr(progress, name) + moved)
         self._start = (sampler.epoch, sampler.position, progress.processed)
+
+    def _drops(self, samples: int) -> bool:
+        """Return whether a smaller last batch is left out; never the only one of an epoch."""
+        return self.drop_last and samples >= self.batch_size
+
+    def _batches(self, samples: int, drops: bool) -> int:
+        return samples // self.batch_size if drops else -(-samples // self.batch_size)
 
     def _batches_in_epoch(self) -> Any:
         """Return Lightning's counts of the batches of this epoch; None outside of a training."""
@@ -216,9 +228,12 @@ class OCRDataModule(LightningDataModule):
         resumed, position, before = self._start
         if epoch != resumed:
             position = before = 0
-        used = min(position + (batches - before) * self.batch_size, len(self._sampler))
+        whole = len(self._sampler)
+        used = min(position + (batches - before) * self.batch_size, whole)
+        if self._drops(whole) and whole - used < self.batch_size:
+            used = whole
         state = self._sampler.state_dict(consumed=used)
-        state["epoch"] = epoch + 1 if used >= len(self._sampler) else epoch
+        state["epoch"] = epoch + 1 if used >= whole else epoch
         return {"train": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
