@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SUITE ?=
 
-.PHONY: help setup bench-setup demo check format test test-slow test-gpu gpu-check docs coverage bench bench-quick clean
+.PHONY: help setup bench-setup demo check format test test-slow test-gpu gpu-check docs coverage torture bench bench-quick clean
 
 help:
 	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train, eval, predict"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-gpu    the tests that need a GPU"
 	@echo "make gpu-check   check loading and training on your GPUs; ends in a table and gpu-check.json"
 	@echo "make coverage    the test suite with branch coverage of ocrstore/format"
+	@echo "make torture     attack every command for an hour; the findings are in .torture/state.json"
 	@echo "make bench       all benchmarks under tools/ (hours), with docs/benchmarks.md and its plots"
 	@echo "make bench-quick the comparison with others, in five minutes, into .bench/quick"
 	@echo "make clean       remove the virtual environment and caches"
@@ -64,6 +65,9 @@ docs: setup
 coverage: setup
 	$(PYTEST) tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
 
+torture: setup
+	$(BIN)/python -m tools.torture
+
 # each prints its table and goes on even where a target is missed; quiet machines give better figures.
 # The comparison with others comes last; SUITE=--resume goes on with it where it was stopped
 bench: bench-setup
@@ -73,7 +77,7 @@ bench: bench-setup
 	-$(BIN)/python tools/bench_build.py
 	-$(BIN)/python tools/bench_loader.py
 	-$(BIN)/python tools/bench_memory.py
-	-$(BIN)/python tools/bench_epoch.py --plot docs/images/epochs.png
+	-$(BIN)/python tools/bench_epoch.py --plot docs/images/epochs.png --page docs/figures/epochs.md
 	-$(BIN)/python tools/bench/scale.py
 	$(BIN)/python -m tools.bench $(SUITE)
 

@@ -1,4 +1,4 @@
-"""Reuse memory of arrays that nobody references any more.
+"""Reuse memory of arrays that are no longer referenced.
 
 Fresh memory is expensive: the kernel clears every page at its first touch, which for the maps of
 one picture takes longer than drawing them. Whether `malloc` returns memory to the kernel in

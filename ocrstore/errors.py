@@ -76,7 +76,7 @@ class CheckpointError(SchemaError):
 
 
 class RecipeMismatchError(OCRStoreError):
-    """A view was made by another recipe than the one asked for."""
+    """A view was made by another recipe than the given one."""
 
 
 class SourceError(OCRStoreError):

@@ -216,7 +216,7 @@ def frame_of(
     counts as inside. Where no frame holds them all, the one they leave by less is taken.
     """
     if upright_size(stored_size, orientation) == tuple(stored_size):
-        return "either"  # the frames have one size; nothing can be told
+        return "either"  # both frames have the same size: undecidable
     finite = [np.asarray(p, dtype=np.float64).reshape(-1, 2) for p in polygons]
     points = np.concatenate([*finite, np.empty((0, 2))])
     points = points[np.isfinite(points).all(axis=1)]

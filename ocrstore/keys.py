@@ -7,10 +7,10 @@ does not decode `\xNN`, and (Windows) a lone surrogate `\uNNNN`. Every other nam
 
 from __future__ import annotations
 
-import os
 import re
 
 _ESCAPED = re.compile(r"[\\\ud800-\udfff]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
@@ -47,7 +47,18 @@ def path_of(key: str) -> str:
     return _ESCAPE.sub(_unescape, key)
 
 
-def shown(path: str | os.PathLike[str]) -> str:
-    """Write a path so that a message with it is valid Unicode on one line."""
-    text = re.sub(r"[\ud800-\udfff]", _escape, os.fspath(path))
+def shown(text: object) -> str:
+    r"""Escape what a terminal obeys instead of showing it; every foreign string is printed so.
+
+    Control characters (C0, C1), line ends, bidirectional and other invisible marks and lone
+    surrogates are written as escapes like `\x1b`: the result is valid Unicode on one line.
+    """
+    text = _SURROGATE.sub(_escape, str(text))
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown_lines(text: object) -> str:
+    """Do the same for a text of several lines."""
+    return "\n".join(shown(line) for line in str(text).split("\n"))

@@ -1,13 +1,48 @@
-"""How many processors and how much memory this process may use, in a container or out of one."""
+"""Processors and memory that this process may use, also in a container; memory of processes."""
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+# what libraries say, in exceptions of their own, where there is no memory left
+_SHORT = (
+    "failed to map segment",
+    "cannot allocate memory",
+    "insufficient memory",
+    "can't start new thread",
+    "bad_alloc",
+)
+
+
+def memory_shortage(exc: BaseException) -> str | None:
+    """Return what an exception, or the one that led to it, says about missing memory, or None."""
+    found: BaseException | None = exc
+    said: str | None = None
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        text = str(found)
+        short = isinstance(found, MemoryError) or getattr(found, "errno", None) == errno.ENOMEM
+        if short or any(phrase in text.lower() for phrase in _SHORT):
+            said = text or "no more could be allocated"
+        found = found.__cause__ or found.__context__
+    return said
+
+
+def address_space_limit() -> int | None:
+    """Return the limit of this process's address space (`ulimit -v`) in bytes; None without one."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def usable_cpus(*, root: Path = Path("/")) -> int:
@@ -95,7 +130,7 @@ def _cgroups(root: Path) -> Iterator[tuple[int, int]]:
 def _walk(
     base: Path, path: str, limit_name: str, used_name: str, cache_name: str
 ) -> Iterator[tuple[int, int]]:
-    """Yield the same for a cgroup and all its parents, whose limits hold for it, too."""
+    """Yield the same for a cgroup and all its parents: their limits apply to it too."""
     folder = base / path.lstrip("/")
     # inside a container the path is the host's, and only the mount's root can be seen
     for place in dict.fromkeys((folder, *folder.parents, base)):
@@ -108,3 +143,58 @@ def _walk(
         except (OSError, ValueError):
             continue
         yield limit, max(0, used - int(stat.get(cache_name, 0)) - int(stat.get("active_file", 0)))
+
+
+def shared_memory_nbytes() -> int | None:
+    """Return the size of /dev/shm; None where there is none."""
+    try:
+        status = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):
+        return None
+    return status.f_blocks * status.f_frsize
+
+
+_FIELDS = {
+    "Rss": "rss",
+    "Pss": "pss",
+    "Pss_Anon": "pss_anonymous",
+    "Pss_File": "pss_file",
+    "Pss_Shmem": "pss_shared",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """The memory of one process or of several, in bytes.
+
+    RSS counts a page in every process that maps it; PSS divides it by their number, so that the PSS
+    of several processes adds up to what they really take.
+    """
+
+    rss: int = 0
+    pss: int = 0
+    pss_anonymous: int = 0
+    """Private memory."""
+    pss_file: int = 0
+    """Mapped pages of the page cache, which the kernel reclaims when it must."""
+    pss_shared: int = 0
+    """Shared memory, including /dev/shm."""
+
+    def __add__(self, other: ProcessMemory) -> ProcessMemory:
+        mine, others = asdict(self), asdict(other)
+        return ProcessMemory(**{name: mine[name] + others[name] for name in mine})
+
+    @property
+    def own(self) -> int:
+        """Return the memory that is not page cache."""
+        return self.pss_anonymous + self.pss_shared
+
+
+def memory_of(pid: int) -> ProcessMemory:
+    """Return the memory of one process; Linux splits PSS since 5.4."""
+    found: dict[str, int] = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        if name in _FIELDS:
+            found[_FIELDS[name]] = int(rest.split()[0]) * 1024
+    return ProcessMemory(**found)

@@ -14,7 +14,7 @@ import os
 import random
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,8 @@ def to_json(pipeline: object) -> str:
             raise SchemaError(
                 f"expected an albumentations transform or its serialised form, not {pipeline!r}"
             )
+        # whoever hands over the object has run its code already
+        _permitted.update(type(part).__module__ for part in _parts(pipeline))
         try:
             described = pipeline.to_dict()
         except (NotImplementedError, ValueError) as exc:
@@ -68,18 +70,41 @@ def to_json(pipeline: object) -> str:
     }
     try:
         return json.dumps(kept, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, RecursionError) as exc:
         raise SchemaError(f"the pipeline has arguments that are not JSON: {exc}") from exc
+
+
+def read_yaml(path: Path, *, what: str) -> Any:
+    """Read a YAML or JSON file; `what` is its kind, for the message.
+
+    Raises:
+        SchemaError: It cannot be read, is nested too deeply, or has aliases, with which a few lines
+            describe more than fits into memory.
+    """
+    import yaml
+
+    try:
+        text = path.read_text("utf-8")
+        for event in yaml.parse(text, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                line = "a line" if event.start_mark is None else f"line {event.start_mark.line + 1}"
+                raise SchemaError(
+                    f"{path}: not a readable {what} file: {line} has an alias (*{event.anchor}); "
+                    "write the value out"
+                )
+        return yaml.safe_load(text)  # JSON is YAML too
+    except RecursionError as exc:
+        raise SchemaError(f"{path}: not a readable {what} file: nested too deeply") from exc
+    # safe_load raises a bare ValueError for a date or number that there is none of
+    except (OSError, yaml.YAMLError, ValueError) as exc:
+        if isinstance(exc, SchemaError):
+            raise
+        raise SchemaError(f"{path}: not a readable {what} file: {exc}") from exc
 
 
 def read_pipeline(path: Path) -> str:
     """Read a file of `albumentations.save`, YAML or JSON, and return canonical JSON."""
-    import yaml
-
-    try:
-        described = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML too
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise SchemaError(f"{path}: not a readable pipeline file: {exc}") from exc
+    described = read_yaml(path, what="pipeline")
     if not isinstance(described, Mapping):
         raise SchemaError(f"{path}: not a serialised albumentations pipeline")
     return to_json(described)
@@ -128,17 +153,12 @@ class Pipeline:
 def make_transform(tree: Mapping[str, Any]) -> Any:
     """Make the transform that a tree of canonical JSON describes; raises SchemaError."""
     albumentations = import_albumentations()
-    _import_foreign(tree)
+    _check_classes(tree)
     try:
         with warnings.catch_warnings():
             # it warns of arguments that it wrote down itself; _check_arguments finds the wrong ones
             warnings.simplefilter("ignore", UserWarning)
             made = albumentations.from_dict({"transform": dict(tree)})
-    except KeyError as exc:
-        raise SchemaError(
-            f"albumentations {albumentations.__version__} has no transform named {exc}; "
-            "import the module that defines it, or correct the name"
-        ) from exc
     except Exception as exc:  # pydantic, type and value errors: the arguments are wrong
         raise SchemaError(f"the pipeline cannot be made from its description: {exc}") from exc
     if made is None:
@@ -268,19 +288,90 @@ def _check_arguments(given: Mapping[str, Any], made: Mapping[str, Any]) -> None:
         )
 
 
-def _import_foreign(tree: Mapping[str, Any]) -> None:
-    """Import the modules of transforms that are not albumentations' own, which registers them."""
-    module, _, _ = str(tree.get("__class_fullname__", "")).rpartition(".")
-    if module and not module.startswith("albumentations"):
+# --- which classes a description may name
+
+_permitted: set[str] = set()
+
+
+def permit_modules(names: Iterable[str]) -> None:
+    """Import modules whose transforms descriptions may name from now on, in this process.
+
+    A store, a checkpoint or a file may name any class, and importing a module runs its code. So
+    only transforms of albumentations and of modules that the user names here are made.
+
+    Raises:
+        SchemaError: A module cannot be imported.
+    """
+    if isinstance(names, str):
+        raise SchemaError(f"allow_modules has to be a list of module names, not {names!r}")
+    for name in names:
         try:
-            importlib.import_module(module)
-        except ImportError as exc:
+            importlib.import_module(name)
+        except (ImportError, TypeError, ValueError) as exc:
+            raise SchemaError(f"--allow-module {name}: it cannot be imported: {exc}") from exc
+        _permitted.add(name)
+
+
+def foreign_modules(described: str) -> set[str]:
+    """Return the modules besides albumentations that a pipeline in canonical JSON names."""
+    parts = _described_parts(json.loads(described))
+    modules = {part["__class_fullname__"].rpartition(".")[0] for part in parts}
+    return {module for module in modules if module and not _is_albumentations(module)}
+
+
+def _check_classes(tree: object) -> None:
+    """Refuse every class but transforms of albumentations and of permitted modules.
+
+    No name of the description is imported or looked up anywhere but in albumentations' registry of
+    transforms, which has those of modules that are imported already.
+    """
+    registry = importlib.import_module("albumentations.core.serialization").SERIALIZABLE_REGISTRY
+    composition = importlib.import_module("albumentations.core.composition")
+    kinds = (composition.BasicTransform, composition.BaseCompose)
+    for part in _described_parts(tree):
+        name = part["__class_fullname__"]
+        module, _, short = name.rpartition(".")
+        own = not module or _is_albumentations(module)
+        found = registry.get(short if own else name)
+        if found is not None and issubclass(found, kinds):
+            if found.__module__ in _permitted or _is_albumentations(found.__module__):
+                continue
+        elif own or module in _permitted:
+            version = import_albumentations().__version__
+            where = f"albumentations {version}" if own else f"module {module}"
+            raise SchemaError(f"{where} has no transform named {short!r} that can be serialised")
+        raise SchemaError(
+            f"the pipeline needs {name}, which is not a transform of albumentations. The code of "
+            f"other modules is run only if you allow it: --allow-module {module} (in Python "
+            f"allow_modules=[{module!r}])"
+        )
+
+
+def _is_albumentations(module: str) -> bool:
+    return module == "albumentations" or module.startswith("albumentations.")
+
+
+def _described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
+    """Yield a description and those inside it; raises SchemaError if its structure is wrong."""
+    waiting = [tree]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, Mapping) or not isinstance(part.get("__class_fullname__"), str):
             raise SchemaError(
-                f"the pipeline needs {tree['__class_fullname__']}, whose module cannot be "
-                f"imported: {exc}"
-            ) from exc
-    for child in tree.get("transforms") or ():
-        _import_foreign(child)
+                "not a serialised albumentations pipeline: a transform has no `__class_fullname__`"
+            )
+        yield part
+        inside = part.get("transforms") or []
+        if not isinstance(inside, list | tuple):
+            raise SchemaError("not a serialised albumentations pipeline: `transforms` is no list")
+        waiting += inside
+
+
+def _parts(transform: Any) -> Iterator[Any]:
+    """Yield a transform and those inside it."""
+    yield transform
+    for part in getattr(transform, "transforms", None) or ():
+        yield from _parts(part)
 
 
 # --- deterministic or random

@@ -16,26 +16,16 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from ocrstore.errors import SchemaError
+from ocrstore.format.codecs import CODECS
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
-from ocrstore.jsondiff import diff_json
 from ocrstore.maps import ALGORITHM, MapParams
+from ocrstore.metadata import diff_json
+from ocrstore.schema import COLUMNS, IMAGE, default_dtype
 
 if TYPE_CHECKING:
     from ocrstore.pipeline import Pipeline
 
 GEOMETRIES = ("longest", "stretch", "pipeline")
-DTYPES = {
-    "image": ("uint8",),
-    "tensor": ("uint8",),
-    "prob_map": ("float16", "float32"),
-    "thresh_map": ("float16", "float32"),
-    "prob_mask": ("uint8", "bool"),
-    "thresh_mask": ("uint8", "bool"),
-    "inverse_matrix": ("float64",),
-}
-"""Columns of a recipe with their possible dtypes, the default first."""
-MAP_COLUMNS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
-CODECS = ("raw", "zstd", "lz4", "jpeg")
 # not part of the fingerprint, because they change no stored byte
 _NOT_FINGERPRINTED = ("mean", "std")
 
@@ -49,7 +39,7 @@ class ViewColumn:
     codec: str = "raw"
 
 
-DEFAULT_COLUMNS = tuple(ViewColumn(name, dtypes[0]) for name, dtypes in DTYPES.items())
+DEFAULT_COLUMNS = tuple(ViewColumn(name, default_dtype(name)) for name in COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +75,7 @@ class Recipe:
         dtypes: Mapping[str, str] | None = None,
         codecs: Mapping[str, str] | None = None,
         pipeline: object = None,
+        allow_modules: Sequence[str] = (),
         **others: Any,
     ) -> Recipe:
         """Make a recipe from convenient arguments.
@@ -95,14 +86,17 @@ class Recipe:
             dtypes: Column to dtype, if not the default.
             codecs: Column to codec, if not raw.
             pipeline: An albumentations pipeline or its canonical JSON, instead of `size`.
+            allow_modules: Modules besides albumentations whose transforms a serialised pipeline
+                may name; they are imported.
             others: Further fields of a Recipe.
 
         Raises:
             SchemaError: The arguments are invalid, or the pipeline is random.
         """
         if pipeline is not None:
-            from ocrstore.pipeline import check_deterministic, to_json
+            from ocrstore.pipeline import check_deterministic, permit_modules, to_json
 
+            permit_modules(allow_modules)
             if size is not None:
                 raise SchemaError("a pipeline determines the size; leave out `size`")
             text = pipeline if isinstance(pipeline, str) else to_json(pipeline)
@@ -113,7 +107,7 @@ class Recipe:
             }
         elif size is not None:
             others["size"] = _as_size(size)
-        names = list(DTYPES) if columns is None else list(columns)
+        names = list(COLUMNS) if columns is None else list(columns)
         asked = {"dtypes": dtypes or {}, "codecs": codecs or {}}
         for what, mapping in asked.items():
             for name in mapping.keys() - set(names):
@@ -121,7 +115,7 @@ class Recipe:
         others["columns"] = tuple(
             ViewColumn(
                 name,
-                asked["dtypes"].get(name, DTYPES.get(name, ("",))[0]),
+                asked["dtypes"].get(name, default_dtype(name)),
                 asked["codecs"].get(name, "raw"),
             )
             for name in names
@@ -229,13 +223,10 @@ def read_recipe(path: Path | str) -> Recipe:
     Raises:
         SchemaError: The file cannot be read, or is not a valid recipe.
     """
-    import yaml
+    from ocrstore.pipeline import read_pipeline, read_yaml
 
     path = Path(path)
-    try:
-        described = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML too
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise SchemaError(f"{path}: not a readable recipe file: {exc}") from exc
+    described = read_yaml(path, what="recipe")
     if not isinstance(described, Mapping):
         raise SchemaError(
             f"{path}: expected a mapping of recipe fields, found {type(described).__name__}"
@@ -245,8 +236,6 @@ def read_recipe(path: Path | str) -> Recipe:
             return Recipe.make(pipeline=described)
         given = dict(described)
         if isinstance(given.get("pipeline"), str):
-            from ocrstore.pipeline import read_pipeline
-
             text = read_pipeline(path.parent / given["pipeline"])
             given["pipeline"] = json.loads(text)
         return Recipe.from_json(given)
@@ -269,12 +258,12 @@ def _as_columns(columns: Any) -> tuple[ViewColumn, ...]:
         for name, given in columns.items():
             given = given or {}
             _refuse_unknown(f"columns.{name}", given, ["dtype", "codec"])
-            dtype = given.get("dtype", DTYPES.get(name, ("",))[0])
+            dtype = given.get("dtype", default_dtype(name))
             made.append(ViewColumn(str(name), dtype, given.get("codec", "raw")))
         return tuple(made)
     if isinstance(columns, str):
         raise SchemaError(f"columns has to be a list or a mapping, not {columns!r}")
-    return tuple(ViewColumn(str(name), DTYPES.get(name, ("",))[0]) for name in columns)
+    return tuple(ViewColumn(str(name), default_dtype(name)) for name in columns)
 
 
 def _spread(given: dict[str, Any]) -> dict[str, Any]:
@@ -319,16 +308,16 @@ def _check(recipe: Recipe) -> None:
     if len(set(names)) != len(names) or not names:
         raise SchemaError(f"columns have to be distinct and at least one: {names}")
     for column in recipe.columns:
-        if column.name not in DTYPES:
-            raise SchemaError(f"unknown column {column.name!r}; known: {', '.join(DTYPES)}")
-        if column.dtype not in DTYPES[column.name]:
-            allowed = " or ".join(DTYPES[column.name])
+        if column.name not in COLUMNS:
+            raise SchemaError(f"unknown column {column.name!r}; known: {', '.join(COLUMNS)}")
+        if column.dtype not in COLUMNS[column.name].dtypes:
+            allowed = " or ".join(COLUMNS[column.name].dtypes)
             raise SchemaError(f"column {column.name} has to be {allowed}, not {column.dtype!r}")
         if column.codec not in CODECS:
             raise SchemaError(
                 f"column {column.name}: unknown codec {column.codec!r}; known: {', '.join(CODECS)}"
             )
-        if column.codec == "jpeg" and column.name != "image":
+        if column.codec == "jpeg" and column.name != IMAGE:
             raise SchemaError(
                 f"column {column.name}: codec jpeg stores the source's file, so only `image` can "
                 "have it"

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ocrstore.errors import WriteError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -74,7 +76,7 @@ def _round_up(nbytes: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The message that a slot was filled: whose slot, and how to open it."""
+    """The message that a slot was filled: the slot of which process, and how to open it."""
 
     writer: str
     """The name of the `SlotWriter`, unlike that of any other."""
@@ -104,10 +106,17 @@ class SlotWriter:
         """Return a free slot of at least `nbytes` and its memory; a new one if all are in use."""
         free = (slot for slot in self._slots if slot.memory[0] == _FREE)
         slot = next(free, None)
-        if slot is None:
-            slot = _OwnSlot(self.name, len(self._slots), self._folder)
-            self._slots.append(slot)
-        slot.resize(nbytes, self._keep_nbytes)
+        try:
+            if slot is None:
+                slot = _OwnSlot(self.name, len(self._slots), self._folder)
+                self._slots.append(slot)
+            slot.resize(nbytes, self._keep_nbytes)
+        except OSError as exc:
+            # a limit on file sizes holds for memory without a file, too
+            raise WriteError(
+                f"{self._folder or 'shared memory'}: no room for {nbytes} bytes from a worker: "
+                f"{exc.strerror}. Free some space, raise the limit (`ulimit -f`), or use no workers"
+            ) from exc
         slot.memory[0] = _BUSY
         ticket = Ticket(self.name, self.pid, slot.number, slot.file, nbytes)
         return ticket, memoryview(slot.memory)[PAGE:]
@@ -191,7 +200,7 @@ def _open(ticket: Ticket) -> mmap.mmap:
         os.close(fd)
     name = _slot_name(ticket.writer, ticket.slot)
     if len(memory) < PAGE + ticket.nbytes or memory[1 : 1 + len(name)] != name:
-        # the process id, or the descriptor, was given to somebody else meanwhile
+        # the process id, or the descriptor, was reused meanwhile
         raise RuntimeError(f"{path} is not the slot that worker process {ticket.pid} announced")
     return memory
 

@@ -1,4 +1,4 @@
-"""Report what a sample's time is spent on, while somebody measures it.
+"""Report what a sample's time is spent on, while it is measured.
 
 The data set calls `lap(what)` at the end of each piece of work. Outside of `measuring` that is a
 comparison with None, about 50 ns.
@@ -15,7 +15,7 @@ _listener: Listener | None = None
 
 
 def lap(what: object) -> None:
-    """Say what the time since the last lap was spent on: a transform, or a word to show."""
+    """Report what the time since the last lap was spent on: a transform, or a name."""
     if _listener is not None:
         _listener(what)
 

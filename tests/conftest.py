@@ -45,7 +45,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     for report in terminalreporter.stats.get("skipped", ()):
         _, _, reason = report.longrepr
-        kind = "test" if "::" in report.nodeid else "file or folder"
+        kind = "test" if "::" in report.nodeid else "file"
         counts[reason.removeprefix("Skipped: "), kind] += 1
     if counts:
         terminalreporter.section("skipped")

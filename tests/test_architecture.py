@@ -1,10 +1,12 @@
-"""The direction of DESIGN: bytes know nothing of pictures, reading nothing of building or torch."""
+"""Who may import whom, where memory is mapped, and what a module looks like."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,80 +14,241 @@ import pytest
 import ocrstore
 
 PACKAGE = Path(ocrstore.__file__).parent
-BUILDING = ("ocrstore.building", "ocrstore.sources", "ocrstore.recipe", "ocrstore.maps")
-READING = ("store", "format/snapshot", "format/index", "format/codecs", "format/manifest")
-HEAVY = {"torch", "lightning", "torchmetrics", "torchdata"}
-PICTURES = {"cv2", "PIL", "simplejpeg", "turbojpeg", "pyclipper", "albumentations"}
+
+DIRECTIONS = """
+# folder or root module: what it imports at module level | what else inside of functions
+#
+# facts that everything may use
+errors        :
+version       :
+keys          :
+machine       :
+buffers       :
+float16       :
+stopwatch     :
+shared_slots  : errors
+annotation    : errors | store
+schema        :
+whole_file    :
+metadata      : errors keys | store
+view_bound    : errors metadata
+problems      : annotation
+geometry      : errors
+# source -> decode -> recipe
+sources       : annotation errors keys problems
+decode        : errors format geometry
+maps          : buffers errors schema
+pipeline      : errors geometry
+recipe        : errors format geometry maps schema views | pipeline
+views         : errors format metadata schema | recipe store
+# writer and store: bytes only
+format        : errors version
+store         : errors format | decode
+verification  : errors format store | building
+export        : errors store whole_file
+# pictures into a store
+building      : annotation decode errors evaluation float16 format geometry keys machine maps \
+metadata pipeline problems recipe schema shared_slots sources store verification version \
+view_bound views whole_file
+# store -> data set -> batch -> network
+augment       : buffers errors stopwatch
+torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
+| augment maps metadata recipe shared_slots
+evaluation    : annotation errors geometry recipe schema store views whole_file
+dbnet         : annotation decode errors evaluation geometry pipeline recipe schema sources store \
+torch views whole_file
+# looking at a store
+inspection    : annotation errors format metadata schema store verification view_bound \
+views | keys sources
+report        : annotation errors inspection problems schema store version views whole_file
+viewer        : annotation errors evaluation geometry schema store views
+# the commands, and the public names
+cli           : annotation building decode errors export format inspection keys machine maps \
+problems recipe report schema sources store verification version view_bound views \
+| dbnet evaluation pipeline torch viewer
+__main__      : cli
+__init__      : errors version | building format recipe store verification
+"""
+
+PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")
+PLACES = {
+    "torch": ("torch", "dbnet"),
+    "lightning": ("torch", "dbnet"),
+    "torchmetrics": ("dbnet",),
+    "torchdata": ("torch",),
+    "lmdb": ("format",),
+    "starlette": ("viewer",),
+    "uvicorn": ("viewer",),
+    "duckdb": ("viewer",),
+}
+"""Packages that only these folders import, inside of functions, too."""
+
+MEMORY = ("torch/memory/", "shared_slots.py", "format/mapped_file.py")
+"""The places that map memory and give the kernel advice about it."""
+MEMORY_MODULES = {"mmap", "ctypes", "multiprocessing.shared_memory"}
+MEMORY_CALLS = {
+    *("mmap", "munmap", "mremap", "madvise", "mincore", "mlock", "msync", "memfd_create"),
+    *("shm_open", "posix_fadvise", "posix_fallocate", "memmap", "memory_map"),
+}
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+MOST_LINES = 600
 
 
-def imports(path, *, top_level=False):
-    """Names of all modules that a file imports; with `top_level` only those at once."""
-    tree = ast.parse(path.read_text("utf-8"))
-    nodes = tree.body if top_level else ast.walk(tree)
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield node.module or ""
+def name_of(path):
+    """A file's path below the package, with slashes."""
+    return path.relative_to(PACKAGE).as_posix()
 
 
-def modules(folder=""):
-    """All source files below a folder of the package."""
-    return sorted((PACKAGE / folder).rglob("*.py"))
+def part_of(path):
+    """The folder or root module that a file belongs to: a row of the table."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def roots(path, **options):
-    """First parts of the names of the modules that a file imports."""
-    return {name.split(".")[0] for name in imports(path, **options)}
+def read_table() -> dict[str, tuple[set[str], set[str]]]:
+    """Return what each part may import at module level, and inside of functions."""
+    rows = {}
+    for line in DIRECTIONS.splitlines():
+        if line and not line.startswith("#"):
+            name, _, allowed = line.partition(":")
+            at_once, _, later = allowed.partition("|")
+            rows[name.strip()] = (set(at_once.split()), set(at_once.split()) | set(later.split()))
+    return rows
 
 
-@pytest.mark.parametrize("path", modules("format"), ids=lambda p: p.stem)
-def test_the_format_knows_bytes_only(path):
-    """Below format/: no pictures, no torch, and of ocrstore only errors and version."""
-    assert not roots(path) & (HEAVY | PICTURES)
-    own = {name for name in imports(path) if name.startswith("ocrstore")}
-    allowed = ("ocrstore.format", "ocrstore.errors", "ocrstore.version")
-    assert all(name.startswith(allowed) for name in own), own
+TABLE = read_table()
 
 
-@pytest.mark.parametrize("name", ["store", "verification", "export"])
-def test_reading_never_imports_building(name):
-    """The reading side works where nothing needed for building is installed.
+def imports(path) -> Iterator[tuple[str, bool]]:
+    """Yield the modules that a file imports, and whether it does so at module level."""
 
-    `verify(store, source=...)` imports what compares with a source when it is called.
-    """
-    names = set(imports(PACKAGE / f"{name}.py", top_level=True))
-    assert not any(found.startswith(BUILDING) for found in names)
+    def walk(node, at_once):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from ((alias.name, at_once) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{name_of(path)}: relative import"
+                if child.module == "ocrstore":
+                    yield from ((f"ocrstore.{alias.name}", at_once) for alias in child.names)
+                else:
+                    yield child.module, at_once
+            else:
+                is_type = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+                inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or is_type
+                yield from walk(child, at_once and not inside)
+
+    yield from walk(ast.parse(path.read_text("utf-8")), True)
 
 
-@pytest.mark.parametrize("name", READING)
-def test_reading_does_not_import_lmdb(name):
+def roots(path):
+    """First parts of the names of all modules that a file imports."""
+    return {module.split(".")[0] for module, _ in imports(path)}
+
+
+def reach(part, *, later=False):
+    """All parts that are imported with one, directly or not."""
+    found, todo = set(), [part]
+    while todo:
+        new = TABLE[todo.pop()][later] - found
+        found |= new
+        todo += new
+    return found
+
+
+def test_every_part_is_in_the_table():
+    """Each folder and root module has a row; parts that a row names exist in the table."""
+    missing = {part_of(path) for path in FILES} - TABLE.keys()
+    assert not missing, f"add a row for {sorted(missing)} to\n{DIRECTIONS}"
+    named = set().union(*(later for _, later in TABLE.values()))
+    assert named <= TABLE.keys(), f"{sorted(named - TABLE.keys())} have no row in\n{DIRECTIONS}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_follow_the_table(path):
+    """A module imports only what the row of its folder allows."""
+    part = part_of(path)
+    for module, at_once in imports(path):
+        names = module.split(".")
+        if names[0] != "ocrstore" or len(names) == 1 or names[1] == part:
+            continue
+        allowed = TABLE[part][0 if at_once else 1]
+        where = "at module level" if at_once else "inside a function"
+        assert names[1] in allowed, (
+            f"{name_of(path)} imports {module} {where}: {part} may not import {names[1]}.\n"
+            f"{DIRECTIONS}"
+        )
+
+
+def test_the_table_keeps_the_direction():
+    """No cycles; bytes know nothing of pictures, and reading nothing of building."""
+    for part in TABLE:
+        assert part not in reach(part), f"{part} imports itself through others\n{DIRECTIONS}"
+    assert reach("format", later=True) == {"errors", "version"}
+    for part in ("store", "verification", "export"):
+        assert reach(part) <= {"errors", "version", "format", "store", "whole_file"}, part
+    for part in ("torch", "evaluation", "inspection", "report", "viewer", "augment", "views"):
+        assert not reach(part) & {"building", "sources"}, part
+    assert not reach("evaluation", later=True) & {"torch", "dbnet"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_packages_stay_where_they_belong(path):
+    """Torch and what builds on it below torch/ and dbnet/; no decoder and no torch in format/."""
+    found = roots(path)
+    for package in found & PLACES.keys():
+        assert part_of(path) in PLACES[package], f"{name_of(path)} imports {package}: {PLACES}"
+    if part_of(path) == "format":
+        assert not found & set(PICTURES), f"{name_of(path)} imports a decoder"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_memory_is_mapped_in_few_places(path):
+    """Only torch/memory, shared_slots and format/mapped_file map memory or call libc."""
+    if name_of(path).startswith(MEMORY):
+        return
+    used = {module for module, _ in imports(path)} & MEMORY_MODULES
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            used |= {name} & MEMORY_CALLS
+    assert not used, f"{name_of(path)} uses {sorted(used)}: they belong into {MEMORY}"
+
+
+def test_opening_a_store_does_not_import_lmdb():
     """Opening a store does not need liblmdb: its pages are read by ocrstore itself."""
-    assert "lmdb" not in roots(PACKAGE / f"{name}.py", top_level=True)
+    for name in ("store", *(f"format/{n}" for n in ("snapshot", "index", "codecs", "manifest"))):
+        found = {module for module, at_once in imports(PACKAGE / f"{name}.py") if at_once}
+        assert "lmdb" not in found, name
 
 
-def test_torch_is_imported_only_below_torch_and_dbnet():
-    """No module outside of ocrstore/torch and ocrstore/dbnet imports torch or what needs it."""
-    outside = [p for p in modules() if p.relative_to(PACKAGE).parts[0] not in ("torch", "dbnet")]
-    # a command may import what it needs inside its function
-    offenders = [path.name for path in outside if roots(path, top_level=True) & HEAVY]
-    assert offenders == []
+def test_file_names_are_unique():
+    """A file name occurs once; commands are named as what they run, packages have `__init__`."""
+    names = Counter(p.name for p in FILES if part_of(p) != "cli" and p.name != "__init__.py")
+    assert [name for name, count in names.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("path", modules("evaluation"), ids=lambda p: p.stem)
-def test_evaluation_never_needs_torch(path):
-    """Post-processing, metrics and the upper bound run where torch is not installed."""
-    assert not roots(path) & HEAVY
-    assert not any(name.startswith(("ocrstore.torch", "ocrstore.dbnet")) for name in imports(path))
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_modules_are_readable(path):
+    """A module has a docstring that says what it does, and at most 600 lines."""
+    text = path.read_text("utf-8")
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), f"{name_of(path)}: no docstring"
+    assert text.count("\n") <= MOST_LINES, f"{name_of(path)}: split it by what changes apart"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            opening = (ast.get_docstring(node) or "").split(" ")[0]
+            where = f"{name_of(path)}:{getattr(node, 'lineno', 1)}"
+            assert opening not in ("Owns", "Hides"), f"{where}: say what it does"
 
 
 def test_evaluation_runs_without_torch():
     """Every module of it is imported by a Python in which importing torch fails."""
-    names = [f"ocrstore.evaluation.{path.stem}" for path in modules("evaluation")]
+    names = [f"ocrstore.evaluation.{p.stem}" for p in FILES if part_of(p) == "evaluation"]
+    blocked = ["torch", "lightning", "torchmetrics", "torchdata"]
     code = (
         "import importlib, sys\n"
-        f"for name in {sorted(HEAVY)!r}: sys.modules[name] = None\n"
+        f"for name in {blocked!r}: sys.modules[name] = None\n"
         f"for name in {names!r}: importlib.import_module(name.removesuffix('.__init__'))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -93,7 +256,7 @@ def test_evaluation_runs_without_torch():
 
 def test_importing_ocrstore_is_light():
     """`import ocrstore` brings in neither torch nor a decoder, Arrow, LMDB or the command line."""
-    unwanted = HEAVY | PICTURES | {"click", "rich", "pyarrow", "lmdb", "numpy"}
+    unwanted = {"torch", "lightning", *PICTURES, "click", "rich", "pyarrow", "lmdb", "numpy"}
     code = f"import sys, ocrstore; print(sorted(set(sys.modules) & {unwanted!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

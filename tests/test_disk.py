@@ -1,4 +1,4 @@
-"""Danger: the disk fails or is full, or somebody else writes or reads at the same time."""
+"""Danger: the disk fails or is full, or another process writes or reads at the same time."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_failing_fsync(quick_path, monkeypatch, error):
 
 
 def test_errors_of_lmdb_are_translated(quick_path, monkeypatch):
-    """Whatever LMDB says is told as an error of ours; the lock is given back."""
+    """Errors of LMDB are raised as errors of ocrstore; the lock is released."""
     path = _create(quick_path / "store.ocrs", samples=4)
     for failure in (lmdb.DiskError("disk"), lmdb.MapFullError("full"), OSError(errno.EIO, "input")):
 
@@ -282,7 +282,7 @@ def test_a_store_that_appears_while_waiting_is_not_overwritten(quick_path, monke
 
 
 def test_arrays_by_key_are_ordered_under_the_lock(quick_path):
-    """While add_column asks for the arrays, nobody can change which row is whose."""
+    """While add_column asks for the arrays, no other writer can change the order of rows."""
     path = _create(quick_path / "store.ocrs", samples=4)
 
     class Arrays(dict):
@@ -397,7 +397,7 @@ def test_added_jpeg_columns_hold_jpeg_bytes(quick_path):
 
 
 def test_a_target_that_appears_meanwhile_is_not_replaced(quick_path):
-    """A file that somebody puts at the target during a build stays; the build says so."""
+    """A file that appears at the target during a build is kept; the build says so."""
     target = quick_path / "a.ocrs"
     with (
         pytest.raises(ocrstore.StoreExistsError, match="overwrite"),

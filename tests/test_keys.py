@@ -1,4 +1,4 @@
-"""Keys are valid Unicode, and the file name can be told from them."""
+"""Keys are valid Unicode, and the file name can be restored from them."""
 
 import os
 

@@ -533,7 +533,7 @@ def test_the_callers_polygons_stay() -> None:
 
 
 def test_maps_stay_while_others_are_drawn() -> None:
-    """Memory is used again only when nobody refers to it, be it by a view of a view."""
+    """Memory is reused only when nothing refers to it, not even a view of a view."""
     first = draw_maps([SQUARE], [False], 80, 80)
     expected = {name: getattr(first, name).copy() for name in NAMES}
     row = first.thresh_map[20:30][:, ::2]

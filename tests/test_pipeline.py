@@ -221,7 +221,7 @@ def test_what_is_no_pipeline_is_refused(given, message):
     ("described", "message"),
     [
         ('{"__class_fullname__": "NoSuch", "p": 1}', "no transform named 'NoSuch'"),
-        ('{"__class_fullname__": "no.such.Module", "p": 1}', "cannot be imported"),
+        ('{"__class_fullname__": "no.such.Module", "p": 1}', "--allow-module no.such"),
         ('{"__class_fullname__": "HorizontalFlip", "p": 1, "size": 4}', "unknown argument size"),
         ('{"__class_fullname__": "Resize", "height": "x", "width": 4, "p": 1}', "cannot be made"),
     ],

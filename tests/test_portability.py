@@ -261,7 +261,7 @@ def test_the_format_does_not_depend_on_this_machine(quick_path):
 
 
 def test_a_big_endian_machine_is_refused(make_store, monkeypatch):
-    """Arrays are handed out as they lie in the file, so a machine of the other kind is told."""
+    """Arrays are handed out as they lie in the file, so a machine of the other kind is reported."""
     from ocrstore.format import snapshot
 
     path = make_store()

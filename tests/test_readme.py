@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A folder with the stores that the README speaks of, built from drawn pictures."""
+    """A folder with the stores that the README names, built from drawn pictures."""
     import ocrstore
     from tools.scenes import write_scenes
 
@@ -56,9 +56,26 @@ def test_commands_and_options_exist():
         assert used <= known, (line, used - known)
 
 
+SITE = "https://ocrstore.readthedocs.io/en/latest/"
+REPOSITORY = "https://github.com/ocrstore/ocrstore/blob/main/"
+RAW = "https://raw.githubusercontent.com/ocrstore/ocrstore/main/"
+
+
+def file_of(link):
+    """The file of the repository that an absolute link shows."""
+    link, _, _ = link.partition("#")
+    if link.startswith(SITE):
+        return ROOT / "docs" / link.removeprefix(SITE).replace(".html", ".md")
+    for prefix in (REPOSITORY, RAW):
+        if link.startswith(prefix):
+            return ROOT / link.removeprefix(prefix)
+    raise AssertionError(f"{link}: PyPI needs absolute links, to {SITE}, {REPOSITORY} or {RAW}")
+
+
 def test_links_and_length():
-    """Relative links lead to files; the README stays short."""
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if "://" not in target:
-            assert (ROOT / target).exists(), target
+    """Links are absolute, as PyPI needs them, and show files that exist; the README stays short."""
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert len(links) >= 10
+    for link in links:
+        assert file_of(link).is_file(), link
     assert len(README.splitlines()) < 150

@@ -32,6 +32,7 @@ from pathlib import Path
 import lightning as L
 import numpy as np
 import torch
+from epoch_report import write_fragment
 from live import LiveDataset, collate
 from scenes import write_scenes
 
@@ -184,19 +185,22 @@ def quieten(args) -> None:
     warnings.filterwarnings("ignore")  # Lightning's advice on workers; one process is meant here
 
 
-def report(runs: dict[str, Run], args) -> bool:
+def report(runs: dict[str, Run], args) -> tuple[str, bool]:
+    """Return the table with the claims, and whether all of them hold."""
     reference = np.array(runs["live"].losses)
-    print("| run | precision | first loss | last loss | largest difference to live | H-mean | s |")
-    print("|---|---|---|---|---|---|---|")
+    lines = [
+        "| run | precision | first loss | last loss | largest difference to live | H-mean | s |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for run in runs.values():
         gap = np.abs(np.array(run.losses) - reference)
         shown = "-" if run is runs["live"] else f"{gap.max():.2g} (step {int(gap.argmax())})"
-        print(
+        lines.append(
             f"| {run.name} | {precision_of(run.precision, args.accelerator)} "
             f"| {run.losses[0]:.6f} | {run.losses[-1]:.6f} | {shown} | {run.hmean:.4f} "
             f"| {run.seconds:.0f} |"
         )
-    print()
+    lines.append("")
     twin = np.array(runs["rounded"].losses)
     off = float((np.abs(np.array(runs["store"].losses) - twin) / twin).max())
     # albumentations moves points in float32, a recipe in float64: a pixel of a map may round the
@@ -226,8 +230,8 @@ def report(runs: dict[str, Run], args) -> bool:
         learned = f"it learns: H-mean {runs['store'].hmean:.4f} on the training pictures (0.85)"
         claims.append((runs["store"].hmean > 0.85, learned))
     for holds, claim in claims:
-        print(f"- {'holds' if holds else 'DOES NOT HOLD'}: {claim}")
-    return all(holds for holds, _ in claims)
+        lines.append(f"- {'holds' if holds else 'DOES NOT HOLD'}: {claim}")
+    return "\n".join(lines), all(holds for holds, _ in claims)
 
 
 def main() -> int:
@@ -244,6 +248,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time")
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--csv", type=Path, help="write the loss of every step of every run")
+    parser.add_argument("--page", type=Path, help="write the table there, for docs/benchmarks.md")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if args.images is None:
@@ -257,7 +262,11 @@ def main() -> int:
             writer.writerow(["step", *(run.name for run in runs.values())])
             for step, row in enumerate(zip(*(r.losses for r in runs.values()), strict=True)):
                 writer.writerow([step, *(f"{v:.8f}" for v in row)])
-    return 0 if report(runs, args) else 1
+    text, holds = report(runs, args)
+    print(text)
+    if args.page is not None:
+        write_fragment(args.page, "tools/accuracy.py", text)
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

@@ -271,6 +271,7 @@ def main() -> int:
     parser.add_argument("--pipelines", default=",".join(PIPELINES))
     parser.add_argument("--steps", type=int, default=7, help="of the search; 0: none")
     parser.add_argument("--plot", type=Path, help="draw the curves into a picture")
+    parser.add_argument("--page", type=Path, help="write the tables there, for docs/benchmarks.md")
     parser.add_argument("--network", action="store_true", help="a real network instead")
     parser.add_argument("--batches", type=int, default=12, help="of an epoch, with --network")
     parser.add_argument("--threads", type=int, default=1, help="of torch, with --network")
@@ -284,7 +285,7 @@ def main() -> int:
     if args.prepared:
         print(json.dumps(MODES[args.mode](args)))
         return 0
-    from epoch_report import plot, report, report_network
+    from epoch_report import plot, report, report_network, write_fragment
 
     names = args.pipelines.split(",")
     with tempfile.TemporaryDirectory() as temporary:
@@ -294,13 +295,19 @@ def main() -> int:
             prepare(args, folder)
         if args.network:
             names = [name for name in names if name != "views"]
-            report_network([measure(args, n, "network", folder=folder) for n in names], args)
-            return 0
-        speeds = [float(s) for s in args.speeds.split(",")]
-        results = [measure(args, n, "fixed", ms=ms, folder=folder) for ms in speeds for n in names]
-        searched = [measure(args, n, "search", folder=folder) for n in names if args.steps]
-    report(results, searched, args)
-    if args.plot:
+            results = [measure(args, n, "network", folder=folder) for n in names]
+            text = report_network(results, args)
+        else:
+            speeds = [float(s) for s in args.speeds.split(",")]
+            results = [
+                measure(args, n, "fixed", ms=ms, folder=folder) for ms in speeds for n in names
+            ]
+            searched = [measure(args, n, "search", folder=folder) for n in names if args.steps]
+            text = report(results, searched, args)
+    print(text)
+    if args.page:
+        write_fragment(args.page, "tools/bench_epoch.py", text)
+    if args.plot and not args.network:
         plot(results, args.plot)
     return 0
 

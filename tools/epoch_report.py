@@ -15,50 +15,64 @@ def later(result: dict) -> list[dict]:
     return result["epochs"][1:] or result["epochs"]
 
 
-def report(results: list[dict], searched: list[dict], args) -> None:
-    """Print what each model saw, and how fast a model may be."""
-    print(
+def report(results: list[dict], searched: list[dict], args) -> str:
+    """Return the tables of what each model saw, and of how fast a model may be."""
+    lines = [
         f"| model, ms per batch | pipeline | {args.epochs} epochs with start, s | model, s "
-        "| waiting, s | waiting, later epochs | processor, s |"
-    )
-    print("|---|---|---|---|---|---|---|")
+        "| waiting, s | waiting, later epochs | processor, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for result in results:
         epochs = result["epochs"]
-        print(
+        lines.append(
             f"| {result['ms']:g} | {result['pipeline']} | {result['total']:.1f} "
             f"| {sum(e['model'] for e in epochs):.2f} | {sum(e['waiting'] for e in epochs):.2f} "
             f"| {100 * share(later(result)):.1f} % | {result['processor']:.1f} |"
         )
     if not searched:
-        return
-    print("\nAt which speed of a GPU does each pipeline become the bottleneck?\n")
-    print("| pipeline | a batch every, ms | pictures/s | waits less than 2 % from, ms per batch |")
-    print("|---|---|---|---|")
+        return "\n".join(lines)
+    lines += [
+        "",
+        "At which speed of a GPU does each pipeline become the bottleneck?",
+        "",
+        "| pipeline | a batch every, ms | pictures/s | waits less than 2 % from, ms per batch |",
+        "|---|---|---|---|",
+    ]
     for result in searched:
         period, enough = result["period"], result["fast_enough"]
         shown = f"more than {1.5**args.steps * period:.0f}" if enough is None else f"{enough:.1f}"
-        print(
+        lines.append(
             f"| {result['pipeline']} | {period:.1f} | {1000 * args.batch_size / period:.0f} "
             f"| {shown} |"
         )
+    return "\n".join(lines)
 
 
-def report_network(results: list[dict], args) -> None:
-    """Print what a real network saw."""
-    print(
+def report_network(results: list[dict], args) -> str:
+    """Return the table of what a real network saw."""
+    lines = [
         f"| pipeline | {args.epochs} epochs with start, s | validation, s | network, s "
-        "| waiting, s | waiting, later epochs | processor, s |"
-    )
-    print("|---|---|---|---|---|---|---|")
+        "| waiting, s | waiting, later epochs | processor, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for result in results:
         epochs = result["epochs"]
         seconds, model, waiting = (
             sum(e[name] for e in epochs) for name in ("seconds", "model", "waiting")
         )
-        print(
+        lines.append(
             f"| {result['pipeline']} | {result['total']:.1f} | {seconds:.1f} | {model:.1f} "
             f"| {waiting:.2f} | {100 * share(later(result)):.2f} % | {result['processor']:.1f} |"
         )
+    return "\n".join(lines)
+
+
+def write_fragment(path: Path, made_by: str, text: str) -> None:
+    """Write the tables that docs/benchmarks.md includes, with a note of the tool that made them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f"<!-- Written by {made_by}, included by docs/benchmarks.md. -->\n\n{text}\n", "utf-8"
+    )
 
 
 def plot(results: list[dict], path: Path) -> None:

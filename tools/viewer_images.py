@@ -1,4 +1,4 @@
-"""Take the screenshots of docs/viewer.md in headless Chromium, from pictures drawn on the spot.
+"""Take the screenshots of docs/inspect.md in headless Chromium, from pictures drawn on the spot.
 
     python tools/viewer_images.py [--out docs/images]
 
@@ -25,8 +25,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from ocrstore.viewer.app import Viewer
 from ocrstore.viewer.live import Live
-from ocrstore.viewer.serve import Viewer
 
 SIZES = ((720, 960), (720, 1280), (960, 720), (800, 800))
 DESKTOP, PHONE = (1280, 800), (390, 844)

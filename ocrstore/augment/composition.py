@@ -1,9 +1,9 @@
-"""Run an albumentations composition on a planned picture.
+"""Run an albumentations composition on a planned picture, with keypoints that stay in order.
 
-The composition itself runs, with its own random numbers, parameters and keypoints, on a placeholder
-that has the picture's shape and no pixels. Each known transform adds its steps to the plan. Before
-an unknown one the plan is drawn, the transform gets real pixels, and a new plan begins with its
-result.
+The composition itself runs, with its own random numbers and parameters, on a placeholder that has
+the picture's shape and no pixels. Each known transform adds its steps to the plan. Before an
+unknown one the plan is drawn, the transform gets real pixels, and a new plan begins with its
+result. Every keypoint carries an id, which is checked after each transform.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ocrstore.augment.keypoints import check_transform, match, mover_of, one_for_each
 from ocrstore.augment.rules import Rule, rule_of
 from ocrstore.augment.steps import PlannedPicture
 from ocrstore.augment.warp import Pixels
@@ -35,52 +36,77 @@ def can_plan(transform: Any) -> bool:
 class PlannedComposition:
     """A composition that plans first, then computes only the pixels of the result.
 
-    Pixels and keypoints equal those of the composition itself, bit for bit. Shares the
-    composition's transforms; never modifies a picture in place. Not thread-safe.
+    Pixels equal those of the composition itself, bit for bit. Keypoints do, too, but for mirrored
+    copies, which are left out, and points that albumentations loses or moves onto the edge. Shares
+    the composition's transforms; never modifies a picture in place if it plans. Not thread-safe.
     """
 
     def __init__(
-        self, composition: Any, *, before_pixels: Callable[[], None] | None = None
+        self,
+        composition: Any,
+        *,
+        fuse: bool = True,
+        before_pixels: Callable[[], None] | None = None,
     ) -> None:
-        """Take a composition; `before_pixels` is called each time before a plan is drawn."""
-        self._plan = _Plan(before_pixels)
+        """Take a composition.
+
+        Args:
+            composition: A composition with keypoint parameters of format "xy".
+            fuse: Plan; else run each transform on whole pictures.
+            before_pixels: Called each time before a plan is drawn.
+
+        Raises:
+            SchemaError: A transform in it cannot carry polygons.
+        """
+        check_transform(composition)
+        self._plan = _Plan(before_pixels, fuse=fuse)
+        self._rebuilt: dict[int, Any] = {}
         self._tree = self._rebuild(composition)
 
     def _rebuild(self, part: Any) -> Any:
-        if not _is_composition(part):
-            return _Leaf(part, self._plan)
-        mine = copy.copy(part)
-        mine.transforms = [self._rebuild(inner) for inner in part.transforms]
+        # an object that is there twice has one generator of random numbers
+        mine = self._rebuilt.get(id(part))
+        if mine is None:
+            if _is_composition(part):
+                mine = copy.copy(part)
+                mine.transforms = [self._rebuild(inner) for inner in part.transforms]
+            else:
+                mine = _Leaf(part, self._plan)
+            self._rebuilt[id(part)] = mine
         return mine
 
     @property
-    def parts(self) -> Iterator[Any]:
-        """Yield all compositions and transforms, which draw random numbers, outer ones first."""
-        return _parts(self._tree)
+    def parts(self) -> list[Any]:
+        """All compositions and transforms, which draw random numbers, outer ones first."""
+        return random_parts(self._tree)
 
-    def __call__(self, *, image: Pixels, keypoints: Any) -> dict[str, Any]:
-        """Return the transformed picture and keypoints."""
+    def __call__(self, *, image: Pixels, keypoints: Pixels) -> dict[str, Any]:
+        """Return the transformed picture and keypoints, as many and in the same order."""
+        numbers = np.arange(len(keypoints), dtype=keypoints.dtype)
+        numbered = np.column_stack((keypoints, numbers))
         try:
             shown = self._plan.begin(image)
-            result: dict[str, Any] = self._tree(image=shown, keypoints=keypoints)
+            result: dict[str, Any] = self._tree(image=shown, keypoints=numbered)
             lap("keypoints")
             result["image"] = self._plan.draw(result["image"])
         finally:
             self._plan.picture = None
+        result["keypoints"] = match(numbered, result["keypoints"], self._tree)[:, :2]
         return result
 
 
 class _Plan:
     """The plan of the current picture, shared by all transforms of a composition."""
 
-    def __init__(self, before_pixels: Callable[[], None] | None) -> None:
+    def __init__(self, before_pixels: Callable[[], None] | None, *, fuse: bool) -> None:
         self.picture: PlannedPicture | None = None
         self._before_pixels = before_pixels
+        self._fuse = fuse
 
     def begin(self, image: Any) -> Any:
         """Start a plan on pixels; return the placeholder for the transforms."""
         self.picture = None
-        if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
+        if not self._fuse or not isinstance(image, np.ndarray) or image.dtype != np.uint8:
             return image
         if image.ndim != 3 or image.shape[2] != 3 or not image.size:
             return image
@@ -113,10 +139,16 @@ class _Leaf:
         self._plan = plan
         self._rule: Rule | None = rule_of(transform)
         self._decides_as_usual = _decides_as_usual(transform)
+        self._move = mover_of(transform)
+        self._moving = [part for part in random_parts(transform) if mover_of(part) is not None]
 
     def __call__(self, *, force_apply: bool = False, **data: Any) -> dict[str, Any]:
         lap("keypoints")
+        before = data.get("keypoints")
         result = self._apply(force_apply, data)
+        after = result.get("keypoints")
+        if after is not before and before is not None and after is not None:
+            result["keypoints"] = match(before, after, self.transform)
         lap(self.transform)
         return result
 
@@ -130,9 +162,8 @@ class _Leaf:
             return self._run(force_apply, data)
         params = transform.update_transform_params(params=transform.get_params(), data=data)
         params.update(transform.get_params_dependent_on_data(params=params, data=data))
-        if "keypoints" in transform._key2func:
-            move = transform._key2func["keypoints"]
-            data["keypoints"] = np.ascontiguousarray(move(data["keypoints"], **params))
+        if self._move is not None:
+            data["keypoints"] = np.ascontiguousarray(self._move(data["keypoints"], **params))
         steps = self._rule(transform, params, picture.size)
         if steps is None:
             drawn = np.ascontiguousarray(transform.apply(self._plan.draw(None), **params))
@@ -146,7 +177,8 @@ class _Leaf:
     def _run(self, force_apply: bool, data: dict[str, Any]) -> dict[str, Any]:
         """Run the transform on real pixels."""
         data["image"] = self._plan.draw(data["image"])
-        result: dict[str, Any] = self.transform(force_apply=force_apply, **data)
+        with one_for_each(self._moving):
+            result: dict[str, Any] = self.transform(force_apply=force_apply, **data)
         result["image"] = self._plan.begin(result["image"])
         return result
 
@@ -171,18 +203,20 @@ def _is_composition(part: Any) -> bool:
     return kind.__module__ == "albumentations.core.composition" and kind.__name__ in _COMPOSITIONS
 
 
-def _parts(part: Any) -> Iterator[Any]:
+def _walk(part: Any) -> Iterator[Any]:
+    """Yield a part and all inside that draw random numbers, outer ones first."""
     if isinstance(part, _Leaf):
-        yield from random_parts(part.transform)
-        return
+        part = part.transform
     yield part
-    for inner in part.transforms:
-        yield from _parts(inner)
+    for inner in getattr(part, "transforms", ()):
+        # a colour jitter has functions of that name
+        if isinstance(inner, _Leaf) or hasattr(inner, "set_random_seed"):
+            yield from _walk(inner)
 
 
-def random_parts(transform: Any) -> Iterator[Any]:
-    """Return a transform and, if it is a composition, all inside that draw random numbers."""
-    yield transform
-    for part in getattr(transform, "transforms", ()):
-        if hasattr(part, "set_random_seed"):  # a colour jitter has functions of that name
-            yield from random_parts(part)
+def random_parts(transform: Any) -> list[Any]:
+    """Return a transform and, if it is a composition, all inside that draw random numbers.
+
+    An object that is there twice is returned once: it has one generator.
+    """
+    return list({id(part): part for part in _walk(transform)}.values())

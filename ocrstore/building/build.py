@@ -6,17 +6,21 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.run import Options, Progress, execute
+from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sources import open_source
 from ocrstore.views import IMPORTED, View
 
 StrPath = str | os.PathLike[str]
+Size = int | Sequence[int] | Literal["auto"]
 
 
 def build(
@@ -26,15 +30,17 @@ def build(
     annotations: StrPath | None = None,
     format: str | None = None,
     recipe: Recipe | StrPath | None = None,
-    size: int | Sequence[int] | None = None,
+    size: Size | None = None,
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
     view: str | None = None,
     maps: StrPath | None = None,
+    allow_modules: Sequence[str] = (),
     workers: int | None = None,
     on_error: str = "skip",
     force: bool = False,
+    drop_annotations: bool = False,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Progress | None = None,
     announce: Callable[[BuildPlan], None] | None = None,
@@ -50,38 +56,48 @@ def build(
         annotations: A file or a folder; searched beside the pictures by default.
         format: The annotations' dialect; detected by default.
         recipe: A Recipe or a recipe file, instead of the following four.
-        size: Longest side, or (height, width).
+        size: Longest side, or (height, width), or "auto": the smallest that allows 0.98 of the
+            H-mean that full size allows; the plan's reasons say which, and why.
         columns: Names of the columns.
         codecs: Column to codec; raw by default.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
+        allow_modules: Modules besides albumentations whose transforms a serialised pipeline may
+            name, in a recipe file or in the store; they are imported. No other code is run.
         workers: Number of worker processes; 0 for none, all cores by default.
         on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
+        drop_annotations: Remove the polygons of an existing store if the source has none for its
+            pictures; without it that is an error.
         max_pixels: Larger pictures are refused before they are decoded.
         progress: Called after each sample.
         announce: Called with the plan before the work.
 
     Raises:
-        SourceError: The source cannot be opened, none of its pictures can be used, or with
-            `on_error="fail"` something cannot be used.
+        SourceError: The source cannot be opened, none of its pictures can be used, most polygons
+            lie outside of their pictures (unless `format` is given), or with `on_error="fail"`
+            something cannot be used.
         SchemaError: The arguments contradict each other.
-        StoreExistsError: The folder has none of the store's samples.
+        StoreExistsError: The folder has none of the store's samples, or none of its polygons.
         StoreBusyError: Another process is writing.
+        WriteError: The disk has no room for the store, or is full.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
+    permit_modules(allow_modules)
     plan, options = prepare(
         images,
         out,
         annotations=annotations,
         format=format,
         recipe=make_recipe(recipe, size, columns, codecs, pipeline),
+        auto_size=size == AUTO,
         view=view,
         maps=maps,
         workers=workers,
         on_error=on_error,
         force=force,
+        drop_annotations=drop_annotations,
         max_pixels=max_pixels,
     )
     if announce is not None:
@@ -91,13 +107,17 @@ def build(
 
 def make_recipe(
     recipe: Recipe | StrPath | None,
-    size: int | Sequence[int] | None,
+    size: Size | None,
     columns: Sequence[str] | None,
     codecs: dict[str, str] | None,
     pipeline: object,
 ) -> Recipe:
-    """Return the recipe, or make one from the other arguments."""
+    """Return the recipe, or make one from the other arguments; size "auto" is chosen later."""
     if recipe is None:
+        if size == AUTO and pipeline is None:
+            size = None
+        if isinstance(size, str):
+            raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
         return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
     if size is not None or columns is not None or codecs is not None or pipeline is not None:
         raise SchemaError(
@@ -118,9 +138,12 @@ def prepare(
     workers: int | None,
     on_error: str,
     force: bool,
+    drop_annotations: bool,
     max_pixels: int,
+    auto_size: bool = False,
+    measuring: Tell | None = None,
 ) -> tuple[BuildPlan, Options]:
-    """Check the arguments and plan the build; nothing is written."""
+    """Check the arguments, choose the size if it is left open, plan the build; writes nothing."""
     if on_error not in ("skip", "fail"):
         raise SchemaError(f"on_error has to be 'skip' or 'fail', not {on_error!r}")
     if workers is not None and workers < 0:
@@ -135,6 +158,20 @@ def prepare(
             raise SourceError(f"{folder}: no such folder of map files")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     source = open_source(images, annotations=annotations, format=format)
+    chosen: tuple[str, ...] = ()
+    if auto_size:
+        scenes = source_scenes(source, max_pixels=max_pixels)
+        side, why = choose_size(recipe, scenes, tell=measuring)
+        recipe, chosen = replace(recipe, size=(side, side)), (why,)
     asked = View(view or recipe.view_name, recipe, default=True)
-    plan = plan_build(source, Path(out), asked, force=force, maps_folder=folder)
-    return plan, Options(workers, on_error, max_pixels)
+    plan = plan_build(
+        source,
+        Path(out),
+        asked,
+        force=force,
+        maps_folder=folder,
+        drop_annotations=drop_annotations,
+    )
+    plan = replace(plan, reasons=(*chosen, *plan.reasons))
+    options = Options(workers, on_error, max_pixels, trust_dialect=format is not None)
+    return plan, options

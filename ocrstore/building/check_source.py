@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,17 @@ import numpy.typing as npt
 
 from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.build import StrPath
-from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
-from ocrstore.building.plan import not_its_folder
+from ocrstore.building.derive import Derived, Job, JPEGBytes, Task, largest_picture
+from ocrstore.building.plan import lost_annotations, not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.pipeline import permit_modules
 from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 from ocrstore.verification import Finding
-from ocrstore.views import IMPORTED, stored_views
+from ocrstore.views import IMPORTED, built_views
 
 # the modification time of a file is not part of its content
 _NOT_COMPARED = {"source_mtime_ns"}
@@ -55,6 +56,7 @@ def check_source(
     annotations: StrPath | None = None,
     format: str | None = None,
     maps: StrPath | None = None,
+    allow_modules: Sequence[str] = (),
     sample: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -62,11 +64,13 @@ def check_source(
     """Derive the samples of a store from their source again and compare all bits.
 
     Pictures that are not in the store are findings, too, unless they cannot be used; with `sample`
-    they are not checked. A folder that has none of the store's samples is one finding.
+    they are not checked. A folder that has none of the store's samples is one finding, and so are
+    annotations that were not found.
 
     Args:
         path: The store.
-        images: The folder of pictures; `annotations`, `format`, `maps` and `workers` as in `build`.
+        images: The folder of pictures; `annotations`, `format`, `maps`, `allow_modules` and
+            `workers` as in `build`.
         sample: Compare only so many samples, chosen at random, the same each time.
         progress: Called with (done, total) after each sample.
 
@@ -76,8 +80,9 @@ def check_source(
     """
     if sample is not None and sample < 1:
         raise SchemaError(f"sample has to be 1 or more, not {sample}")
+    permit_modules(allow_modules)
     with Store(path) as store:
-        views = stored_views(store.metadata, where=str(path))
+        views = built_views(store)
         if not views:
             raise SchemaError(f"{path} was not built from pictures; it has no source")
         imported = any(v.recipe.map_algorithm.startswith(IMPORTED) for v in views)
@@ -85,7 +90,7 @@ def check_source(
             raise SourceError(f"{path} was built with map files; give their folder with --maps")
         source = open_source(images, annotations=annotations, format=format)
         result = SourceCheck(str(path), source.description, of=len(store))
-        limit = max(DEFAULT_MAX_PIXELS, _largest(store))
+        limit = max(DEFAULT_MAX_PIXELS, largest_picture(store))
         folder = Path(maps) if maps is not None else None
         job = Job(views, max_pixels=limit, maps_folder=folder)
         there = set(source.keys)
@@ -93,6 +98,10 @@ def check_source(
         if missing and len(missing) == len(store):
             # one finding, not one for every sample: it is probably the wrong folder
             result.findings.append(Finding(not_its_folder(len(store), source.images)))
+            return result
+        lost = lost_annotations(store, source)
+        if lost:  # no difference between two states of a source: its annotations were not found
+            result.findings.append(Finding(lost))
             return result
         result.findings += [
             Finding("its picture is not in the source", sample=key) for key in missing
@@ -177,11 +186,6 @@ def _difference(stored: npt.NDArray[Any], live: npt.NDArray[Any]) -> str:
         f"{len(differing)} of {stored.size} values differ, the first at {first}: "
         f"{stored[first]} stored, {live[first]} from the source"
     )
-
-
-def _largest(store: Store) -> int:
-    sizes = zip(store.index["width"].to_pylist(), store.index["height"].to_pylist(), strict=True)
-    return max((width * height for width, height in sizes), default=0)
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ocrstore.annotation import Problem
 from ocrstore.keys import path_of
 from ocrstore.maps import Maps
+from ocrstore.schema import COLUMNS, MAPS, MASK
 
 AGREEMENT = 0.5
 """Least intersection over union of an imported probability map with the drawn one. Maps with the
@@ -42,7 +43,9 @@ def import_maps(folder: Path, key: str, drawn: Maps) -> tuple[Maps, list[Problem
     """
     path = find_maps(folder, key)
     if path is None:
-        return drawn, [Problem("maps-missing", "no map file for it; its maps were drawn", key=key)]
+        return drawn, [
+            Problem("maps-missing", "no map file for this picture; its maps were drawn", key=key)
+        ]
     try:
         arrays = _read(path)
         taken = {name: _checked(name, arrays[name], drawn) for name in arrays}
@@ -61,14 +64,13 @@ class _WrongMapsError(Exception):
 
 
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    names = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
     try:
-        # read at once, so that a file that is being changed cannot mix two states
+        # read whole, so that a file that is being changed cannot mix two states
         loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             raise _WrongMapsError("a single array, not an npz archive")
         with loaded as archive:
-            found = {name: archive[name] for name in names if name in archive.files}
+            found = {name: archive[name] for name in MAPS if name in archive.files}
             listed = ", ".join(archive.files) or "nothing"
     except (
         OSError,
@@ -96,7 +98,7 @@ def _checked(name: str, array: npt.NDArray[Any], drawn: Maps) -> npt.NDArray[Any
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= 1):  # NaN fails both
         raise _WrongMapsError(f"{name} ranges from {low:g} to {high:g}, expected 0 to 1")
-    if name.endswith("_mask") and not np.isin(values, (0, 1)).all():
+    if COLUMNS[name].role == MASK and not np.isin(values, (0, 1)).all():
         raise _WrongMapsError(f"{name} holds other values than 0 and 1")
     return values.astype(wanted.dtype)
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from ocrstore.annotation import Problem, SourceSample
+from ocrstore.annotation import AnnotationReader, Problem, SourceSample
 from ocrstore.building.derive import annotation_hash, file_state, read_picture
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
-from ocrstore.errors import SchemaError, SourceError
+from ocrstore.errors import CorruptStoreError, SchemaError, SourceError
 from ocrstore.format.columns import Column
+from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.format.resume import Unfinished, find_unfinished
-from ocrstore.sources import Source
+from ocrstore.keys import shown
+from ocrstore.metadata import build_record
+from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, check_views, column_shapes, stored_views
+from ocrstore.views import IMPORTED, View, built_views, check_views, stored_columns
 
 IN_PLACE = 256
 """Up to this many new and changed pictures, or half the store, are updated in place; for more, the
@@ -46,11 +51,13 @@ class BuildPlan:
     force: bool = False
     unfinished: Unfinished | None = None
     """The work of an interrupted build."""
+    loses: str = ""
+    """Why every polygon of the store would be lost; empty if not, or if that is allowed."""
 
     @property
     def columns(self) -> dict[str, Column]:
         """The columns of the store to be."""
-        return {name: Column(*spec) for name, spec in column_shapes(self.views).items()}
+        return stored_columns(self.views)
 
     @property
     def rederived(self) -> tuple[View, ...]:
@@ -106,6 +113,44 @@ def not_its_folder(samples: int, images: Path) -> str:
     return f"{none} of the store {is_not} in {images}; is it the right folder?"
 
 
+def lost_annotations(store: Store, source: Source) -> str:
+    """Return the message if a source has no polygon for pictures whose polygons a store has.
+
+    That is how annotations look that were not found: a folder that moved, a forgotten
+    `--annotations`, a dialect that nobody registered. Empty if the source has any.
+    """
+    there = set(source.keys)
+    counts = zip(store.keys, _polygon_counts(store), strict=True)
+    annotated = {key: count for key, count in counts if count and key in there}
+    if not annotated or any(source[key].polygons for key in annotated):
+        return ""
+    polygons = sum(annotated.values())
+    build = store.metadata.get("build")
+    build = build if isinstance(build, Mapping) else {}
+    recorded = build.get("source")
+    place = recorded.get("annotations") if isinstance(recorded, Mapping) else None
+    dialect = build.get("dialect")
+    message = (
+        f"the store has {polygons} polygon{'' if polygons == 1 else 's'} in {len(annotated)} of "
+        f"these pictures, and the source has none for them ({source.description})."
+    )
+    options = ""
+    if isinstance(place, str):
+        gone = "" if Path(place).exists() else ", which does not exist now"
+        message += f" They were read from {shown(place)}{gone}."
+        options = f" --annotations {shlex.quote(shown(place))}"
+    if isinstance(dialect, str) and dialect not in [known.name for known in all_dialects()]:
+        message += f" Their dialect {shown(dialect)} is not registered now."
+    again = options or " --annotations PATH"
+    return f"{message} Give the annotations again, for example{again}"
+
+
+def _polygon_counts(store: Store) -> list[int]:
+    if "ignored" not in store.index.column_names:
+        return [0] * len(store)
+    return [len(flags or ()) for flags in store.index["ignored"].to_pylist()]
+
+
 def plan_build(
     source: Source,
     target: Path,
@@ -113,6 +158,7 @@ def plan_build(
     *,
     force: bool,
     maps_folder: Path | None,
+    drop_annotations: bool = False,
 ) -> BuildPlan:
     """Plan a build of one view, which becomes the default view; other views are kept.
 
@@ -139,8 +185,14 @@ def plan_build(
             old=None,
             **facts,
         )
-    old = Store(target)  # raises for a file that is not a store: --force does not replace that
-    before = stored_views(old.metadata, where=str(target))
+    # raises for a file that is not a store: --force does not replace that. Its rows passed the
+    # --max-pixels of another build
+    old = Store(target, max_row_nbytes=MAX_ROW_NBYTES)
+    before = built_views(old)
+    if not drop_annotations:
+        # --force also replaces a store whose index is damaged
+        with suppress(*[CorruptStoreError] if force else []):
+            facts["loses"] = lost_annotations(old, source)
     if force:
         changes = compare(source, {}, maps_folder=None)
         return BuildPlan(
@@ -165,7 +217,7 @@ def plan_build(
         decoder_reasons.append("the store does not record the files of its samples")
     reasons = [*recipe_reasons, *decoder_reasons, *changes.reasons()]
     copied = frozenset() if decoder_reasons else _copied(old, before, views)
-    columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    columns = stored_columns(views)
     work = len(changes.new) + len(changes.changed)
     if (
         decoder_reasons
@@ -206,9 +258,8 @@ def _recipe_reasons(before: tuple[View, ...], views: tuple[View, ...]) -> list[s
 
 
 def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
-    build = old.metadata.get("build")
-    recorded = build.get("decoders") if isinstance(build, Mapping) else None
-    if not isinstance(recorded, Mapping):
+    recorded = build_record(old).get("decoders")
+    if recorded is None:
         return ["the store does not record its decoders"]
     present = _formats(old)
     return [
@@ -220,15 +271,15 @@ def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
 
 def _formats(store: Store) -> set[str | None]:
     """Return the formats of a store's pictures; all of them if some names do not tell."""
-    problems = store.index["problems"].to_pylist() if "problems" in store.index.column_names else ()
-    if any(line.startswith("mislabelled") for lines in problems for line in lines or ()):
+    problems = AnnotationReader(store).problems()
+    if any(line.startswith("mislabelled") for lines in problems for line in lines):
         return set(DECODER_FAMILIES)
     return {format_by_name(key) for key in store.keys}
 
 
 def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> frozenset[str]:
     """Return the columns whose rows are still valid for an unchanged picture."""
-    wanted = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    wanted = stored_columns(views)
     same_place = {name for name, column in wanted.items() if old.columns.get(name) == column}
     good = {"image"}
     recipes = {name: v.recipe for v in before for name in v.columns.values()}
@@ -309,6 +360,8 @@ def known_from(table: pa.Table) -> dict[str, Known]:
     names = ("source_nbytes", "source_mtime_ns", "source_hash", "annotation_hash")
     if any(name not in table.column_names for name in ("key", *names)):
         return {}
+    if any(not pa.types.is_integer(table[name].type) or table[name].null_count for name in names):
+        return {}  # not as a build records them
     columns = [table[name].to_pylist() for name in names]
     keys = table["key"].to_pylist()
     return {key: Known(row, *facts) for row, (key, *facts) in enumerate(zip(keys, *columns))}
@@ -359,8 +412,8 @@ def _difference(sample: SourceSample, before: Known, maps_folder: Path | None) -
 
 
 def _counted(count: int, what: str, keys: list[str]) -> str:
-    shown = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
-    return f"{count} {what}{'' if count == 1 else 's'} ({shown})"
+    first = ", ".join(keys[:3]) + (", ..." if len(keys) > 3 else "")
+    return f"{count} {what}{'' if count == 1 else 's'} ({first})"
 
 
 # --- whether an interrupted build can be resumed
@@ -399,6 +452,17 @@ def why_not(found: Unfinished, token: str, *, in_place: bool) -> str:
     if in_place and not found.in_place:
         return "it wrote a new file, and the store can be updated in place now"
     return ""
+
+
+def describe_interruption(target: Path, work: str) -> str:
+    """Return what an interrupted `work` ("build" or "add-view") leaves to resume, as a sentence."""
+    found = find_unfinished(target)
+    if found is None or _described(found.token).get("work") != work:
+        return "Nothing is kept yet: no row group (64 samples, or 256 MB) was complete."
+    if found.obstacle:
+        return f"It cannot be resumed: {found.obstacle}."
+    samples = "1 sample is" if found.samples == 1 else f"{found.samples} samples are"
+    return f"{samples} kept; run the same command to resume."
 
 
 def _described(token: str) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import traceback
 
 import click
 
-from ocrstore.cli.console import MissingPackageError, explain_missing, fail
+from ocrstore.cli.console import MissingPackageError, explain_missing, fail, human_bytes
 from ocrstore.errors import (
     OCRStoreError,
     RecipeMismatchError,
@@ -17,6 +19,9 @@ from ocrstore.errors import (
     UnknownGenerationError,
     UnknownSampleError,
 )
+from ocrstore.interrupts import INTERRUPTED
+from ocrstore.keys import shown_lines
+from ocrstore.machine import address_space_limit, memory_shortage
 from ocrstore.version import __version__
 
 # command -> module below ocrstore.cli and its function; imported when used, so that a command
@@ -46,6 +51,10 @@ _WRONG_USE = (
     UnknownGenerationError,
     UnknownSampleError,
 )
+
+
+_DEBUG = "OCRSTORE_DEBUG"
+ISSUES = "https://github.com/ocrstore/ocrstore/issues"
 
 
 class _Commands(click.Group):
@@ -84,7 +93,12 @@ def _unavailable(name: str, why: MissingPackageError) -> click.Command:
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ocrstore")
-def cli() -> None:
+@click.option(
+    "--debug",
+    is_flag=True,
+    help=f"Show the traceback of an error, like {_DEBUG}=1.",
+)
+def cli(debug: bool) -> None:  # main needs it, also where no command was run
     """Data sets for text detection in one memory-mapped file each.
 
     \b
@@ -101,21 +115,56 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; print errors as one message and exit with a code."""
+    if address_space_limit() is not None:
+        # a BLAS crashes at its import where it cannot have a buffer for every core; none is used
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        fail("interrupted; published stores are unchanged.")
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        fail(INTERRUPTED)
         sys.exit(130)
     except click.ClickException as exc:
+        object.__setattr__(exc, "message", shown_lines(exc.message))  # its type is final
         exc.show()
         sys.exit(exc.exit_code)
-    except OCRStoreError as exc:
-        fail(str(exc))
-        sys.exit(2 if isinstance(exc, _WRONG_USE) else 1)
-    except KeyboardInterrupt:
-        fail("interrupted; published stores are unchanged.")
-        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except Exception as exc:
+        if "--debug" in sys.argv or os.environ.get(_DEBUG, "0") not in ("", "0"):
+            fail(traceback.format_exc())
+        elif not isinstance(exc, OCRStoreError) and (said := memory_shortage(exc)) is not None:
+            # plainly: rich may need more than there is
+            print(f"error: {shown_lines(_too_little(said))}", file=sys.stderr, flush=True)
+            if address_space_limit() is not None:
+                os._exit(1)  # libraries that were loaded in part crash when they are unloaded
+        else:
+            fail(_in_words(exc))
+        sys.exit(2 if isinstance(exc, _WRONG_USE) else 1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _in_words(exc: Exception) -> str:
+    """Return the message for an exception; one that nobody expected is one line with a hint."""
+    if isinstance(exc, OCRStoreError):
+        return str(exc)
+    reason = _one_line(str(exc))
+    if isinstance(exc, OSError):
+        return f"{reason}. `ocrstore --debug ...` shows where it happened."
+    return (
+        f"unexpected {type(exc).__name__}: {reason}. This is a bug in ocrstore: please report it "
+        f"at {ISSUES} with the output of `ocrstore --debug ...` ({_DEBUG}=1)."
+    )
+
+
+def _too_little(said: str) -> str:
+    limit = address_space_limit()
+    told = "" if limit is None else f"; this process may use {human_bytes(limit)} (ulimit -v)"
+    return (
+        f"memory is short ({_one_line(said)}){told}. Published stores are unchanged. Raise the "
+        "limit or free memory; fewer --workers and smaller batches need less."
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500]

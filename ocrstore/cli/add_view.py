@@ -6,17 +6,21 @@ import dataclasses
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
 from ocrstore.building.add_view import add_view
+from ocrstore.building.build import Size
+from ocrstore.building.plan import describe_interruption
 from ocrstore.cli.console import (
     STORE,
+    allow_module_option,
     console,
     counted,
     fail,
     human_bytes,
+    print_bound,
     print_json,
     progress_bar,
+    shown,
 )
 from ocrstore.cli.options import FOLDER, recipe_options, source_options
 
@@ -27,6 +31,7 @@ from ocrstore.cli.options import FOLDER, recipe_options, source_options
 @click.option(
     "--source", type=FOLDER, help="Folder of pictures, for a store without its image column."
 )
+@allow_module_option
 @source_options
 @click.option(
     "--workers", type=click.IntRange(0), help="Number of worker processes; all cores by default."
@@ -34,7 +39,7 @@ from ocrstore.cli.options import FOLDER, recipe_options, source_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def add_view_command(
     store: Path,
-    size: tuple[int, int] | None,
+    size: Size | None,
     columns: list[str] | None,
     codecs: dict[str, str],
     recipe: Path | None,
@@ -53,6 +58,7 @@ def add_view_command(
     \b
     Examples:
       ocrstore add-view val.ocrs --size 960
+      ocrstore add-view val.ocrs --size auto
       ocrstore add-view val.ocrs --size 736x1280 --columns tensor,inverse_matrix --view wide
       ocrstore add-view val.ocrs --recipe pipeline.yaml --view crop
     """
@@ -72,26 +78,30 @@ def add_view_command(
                 progress=advance,
             )
     except KeyboardInterrupt:
-        fail("interrupted. Finished samples are kept; run the same command to resume.")
+        fail(f"interrupted. {describe_interruption(store, 'add-view')}")
         return 130
     if as_json:
         print_json(dataclasses.asdict(result))
         return 0
     out = console()
+    if result.chosen:
+        out.print(f"  · {shown(result.chosen)}")
     if not result.columns:
         out.print(
-            f"[green]✓[/] {escape(result.store)} already has view {result.view} with this recipe"
+            f"[green]✓[/] {shown(result.store)} already has view {result.view} with this recipe"
         )
         return 0
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
     for problem in result.problems[:5]:
-        out.print(f"[dim]· {escape(f'{problem.key}: {problem.message}')}[/]")
+        out.print(f"[dim]· {shown(f'{problem.key}: {problem.message}')}[/]")
     if result.discarded:
-        out.print(f"[yellow]![/] discarded {escape(result.discarded)}")
+        out.print(f"[yellow]![/] discarded {shown(result.discarded)}")
     found = f" ({result.resumed} of an interrupted run)" if result.resumed else ""
     out.print(
-        f"[green]✓[/] {escape(result.store)}: view {result.view} of "
+        f"[green]✓[/] {shown(result.store)}: view {result.view} of "
         f"{counted(result.samples, 'sample')}"
-        f"{found} in {result.seconds:.1f} s: {escape(sizes)}"
+        f"{found} in {result.seconds:.1f} s: {shown(sizes)}"
     )
+    if result.bound is not None:
+        print_bound(result.view, result.bound)
     return 0

@@ -11,17 +11,28 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ocrstore.building.build import make_recipe, prepare
+from ocrstore.building.build import Size, make_recipe, prepare
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
-from ocrstore.building.plan import BuildPlan
+from ocrstore.building.plan import BuildPlan, describe_interruption
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
-from ocrstore.cli.console import TARGET, console, counted, fail, human_bytes, print_json
+from ocrstore.building.view_size import AUTO, measure_views, source_scenes
+from ocrstore.building.view_size import Tell as Measuring
+from ocrstore.cli.console import (
+    TARGET,
+    allow_module_option,
+    console,
+    counted,
+    fail,
+    human_bytes,
+    print_bound,
+    print_json,
+    shown,
+)
 from ocrstore.cli.options import (
     FOLDER,
     recipe_options,
@@ -30,25 +41,28 @@ from ocrstore.cli.options import (
     wrong_source,
 )
 from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.format.codecs import CODECS
 from ocrstore.machine import look_at_memory
 from ocrstore.problems import KINDS
-from ocrstore.recipe import CODECS
 from ocrstore.views import View
 
 
 def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
     """Return what a build would do and the expected sizes, for json.dumps."""
     expected, advice, free = _measure(plan, max_pixels)
+    bounds = measure_views(plan.views, source_scenes(plan.source, max_pixels=max_pixels))
     return {
         "store": str(plan.target),
         "action": plan.action,
         "reasons": list(plan.reasons),
         "mistaken": plan.mistaken,
+        "loses": plan.loses,
         "samples": expected.samples,
         "columns": expected.columns,
         "nbytes": expected.total_nbytes,
         "codecs": {name: dict(sizes) for name, sizes in expected.nbytes.items()},
         "free_nbytes": free,
+        "upper_bounds": {name: dataclasses.asdict(bound) for name, bound in bounds.items()},
         "page_cache": {**dataclasses.asdict(advice), "command": advice.command},
         "unfinished": None
         if plan.unfinished is None
@@ -60,15 +74,23 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     """Print the expected sizes, and whether disk and page cache have room for them."""
     out = console()
     if plan.mistaken:
+        out.print(f"  [yellow]![/] {shown(plan.mistaken)} a build without --force would be refused")
+    if plan.loses:
         out.print(
-            f"  [yellow]![/] {escape(plan.mistaken)} a build without --force would be refused"
+            f"  [yellow]![/] {shown(plan.loses)}; a build without --drop-annotations would be "
+            "refused"
         )
     expected, advice, free = _measure(plan, max_pixels)
     _print_sizes(expected)
     room = "enough" if free > expected.total_nbytes else "[red]not enough[/]"
-    folder = escape(str(plan.target.absolute().parent))
+    folder = shown(plan.target.absolute().parent)
     out.print(f"disk     {human_bytes(free)} free in {folder}: {room}")
     _print_advice(advice)
+    with _measuring_bar(quiet=False) as measuring:
+        scenes = source_scenes(plan.source, max_pixels=max_pixels)
+        bounds = measure_views(plan.views, scenes, tell=measuring)
+    for name, bound in bounds.items():
+        print_bound(name, bound)
     out.print("nothing was written")
 
 
@@ -85,7 +107,7 @@ def _print_sizes(expected: Estimate) -> None:
         each = human_bytes(nbytes / max(1, expected.samples))
         sizes = expected.nbytes[name]
         others = [human_bytes(sizes[codec]) if codec in sizes else "" for codec in CODECS]
-        table.add_row(escape(name), expected.chosen[name], human_bytes(nbytes), each, *others)
+        table.add_row(shown(name), expected.chosen[name], human_bytes(nbytes), each, *others)
     out.print(table)
     out.print(
         f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "
@@ -106,10 +128,10 @@ def _print_advice(advice: Advice) -> None:
         return
     out.print("[yellow]![/] does not fit the page cache; to make it smaller:")
     for step in advice.steps:
-        out.print(f"  · {escape(step)}")
+        out.print(f"  · {shown(step)}")
     verdict = "fits" if advice.fits_as_advised else "still does not fit"
     out.print(f"  with that it {verdict}: {human_bytes(advice.advised_nbytes)}")
-    out.print(f"  {escape(advice.command)}")
+    out.print(f"  {shown(advice.command)}")
     if not advice.fits_as_advised:
         out.print("  also choose a smaller --size, or read from a fast disk", style="dim")
 
@@ -122,6 +144,7 @@ _SHOWN = 5
 @click.option("--out", required=True, type=TARGET, help="The store to create or update.")
 @source_options
 @recipe_options
+@allow_module_option
 @click.option("--maps", type=FOLDER, help="Folder of <stem>.npz files with maps to import.")
 @click.option(
     "--workers", type=click.IntRange(0), help="Number of worker processes; all cores by default."
@@ -137,6 +160,11 @@ _SHOWN = 5
     "--force",
     is_flag=True,
     help="Rebuild from scratch, ignoring the existing store and any interrupted build.",
+)
+@click.option(
+    "--drop-annotations",
+    is_flag=True,
+    help="Remove all polygons of the existing store if the source has none for its pictures.",
 )
 @click.option(
     "--max-pixels",
@@ -161,7 +189,7 @@ def build_command(
     out: Path,
     annotations: Path | None,
     format_: str | None,
-    size: tuple[int, int] | None,
+    size: Size | None,
     columns: list[str] | None,
     codecs: dict[str, str],
     recipe: Path | None,
@@ -170,6 +198,7 @@ def build_command(
     workers: int | None,
     on_error: str,
     force: bool,
+    drop_annotations: bool,
     max_pixels: int,
     dry_run: bool,
     report: Path | None,
@@ -187,6 +216,7 @@ def build_command(
     Examples:
       ocrstore build images/ --out val.ocrs
       ocrstore build images/ --annotations gt/ --out val.ocrs --size 960
+      ocrstore build images/ --out val.ocrs --size auto
       ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
       ocrstore build images/ --out val.ocrs --dry-run
@@ -196,7 +226,7 @@ def build_command(
     kept = None
     if not (force or recipe or size or columns or codecs):
         kept = stored_view(out, maps=maps is not None)
-    with wrong_source():
+    with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
         plan, options = prepare(
             images,
             out,
@@ -210,7 +240,10 @@ def build_command(
             workers=workers,
             on_error=on_error,
             force=force,
+            drop_annotations=drop_annotations,
             max_pixels=max_pixels,
+            auto_size=size == AUTO,
+            measuring=measuring,
         )
     if dry_run:
         if as_json:
@@ -219,13 +252,16 @@ def build_command(
             _print_plan(plan, kept)
             print_expected(plan, max_pixels=max_pixels)
         return 0
-    if not as_json and not plan.mistaken:
+    if not as_json and not plan.mistaken and not plan.loses:
         _print_plan(plan, kept)
     try:
-        with _bar(quiet=as_json) as tell:
-            result = execute(plan, options.with_progress(tell))
+        with _bar(quiet=as_json) as (tell, measuring):
+            result = execute(plan, options.with_progress(tell, measuring=measuring))
     except KeyboardInterrupt:
-        fail("interrupted. Finished samples are kept; run the same command to resume.")
+        kept_work = describe_interruption(plan.target, "build")
+        if force:
+            kept_work = "The same command starts from scratch, because of --force."
+        fail(f"interrupted. {kept_work}")
         return 130
     if report is not None:
         result.write(report)
@@ -233,37 +269,44 @@ def build_command(
         print_json(result.to_json())
     else:
         if not plan.obstacle and result.discarded:  # found out after the plan was printed
-            console().print(f"[yellow]![/] discarded {escape(result.discarded)}")
+            console().print(f"[yellow]![/] discarded {shown(result.discarded)}")
         _print_result(result, report)
     return 0 if result.ok else 1
 
 
 def _print_plan(plan: BuildPlan, kept: View | None) -> None:
     out = console()
-    out.print(escape(plan.source.description), style="dim")
+    out.print(shown(plan.source.description), style="dim")
     words = {
         "create": "building",
         "update": "updating",
         "rewrite": "rewriting, reusing valid columns,",
         "nothing": "nothing to do for",
     }
-    out.print(f"{words[plan.action]} [bold]{escape(str(plan.target))}[/]")
+    out.print(f"{words[plan.action]} [bold]{shown(plan.target)}[/]")
     if kept is not None:
-        out.print(f"  · with the recipe of the existing store (view {escape(kept.name)})")
+        out.print(f"  · with the recipe of the existing store (view {shown(kept.name)})")
     for reason in plan.reasons:
-        out.print(f"  · {escape(reason)}")
+        out.print(f"  · {shown(reason)}")
     found = plan.unfinished
     if found is not None:
         work = f"{counted(found.samples, 'sample')} ({human_bytes(found.nbytes)})"
         work += f" of an interrupted run {'is' if found.samples == 1 else 'are'}"
         if plan.obstacle:
-            out.print(f"  [yellow]![/] {work} discarded: {escape(plan.obstacle)}")
+            out.print(f"  [yellow]![/] {work} discarded: {shown(plan.obstacle)}")
         else:
             out.print(f"  · {work} reused")
 
 
 @contextmanager
-def _bar(*, quiet: bool) -> Iterator[Tell]:
+def _measuring_bar(*, quiet: bool) -> Iterator[Measuring]:
+    """Show a progress bar on stderr while views are measured."""
+    with _bar(quiet=quiet) as (_, measuring):
+        yield measuring
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
     """Show a progress bar with rate, time left and number of problems on stderr."""
     shown_on = Console(stderr=True)
     bar = Progress(
@@ -278,7 +321,7 @@ def _bar(*, quiet: bool) -> Iterator[Tell]:
         disable=quiet or not shown_on.is_terminal,
     )
     with bar:
-        task = bar.add_task("building", total=None, rate="", problems="")
+        task = bar.add_task("building", total=None, rate="", problems="", visible=False)
 
         def tell(now: BuildProgress) -> None:
             speed = bar.tasks[0].speed
@@ -286,12 +329,16 @@ def _bar(*, quiet: bool) -> Iterator[Tell]:
                 task,
                 completed=now.done,
                 total=now.total,
+                visible=True,
                 rate=f"{speed:.0f}/s" if speed else "",
                 problems=(f"[red]{now.lost} problems[/] " if now.lost else "")
                 + (f"[dim]{now.notes} notes[/]" if now.notes else ""),
             )
 
-        yield tell
+        def measuring(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total, rate="", visible=True)
+
+        yield tell, measuring
 
 
 def _print_result(result: BuildReport, report: Path | None) -> None:
@@ -300,12 +347,12 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     for kind, count in counts.items():
         meaning = KINDS[kind].meaning if kind in KINDS else ""
         sign = "[red]✗[/]" if kind not in KINDS or KINDS[kind].loses else "[dim]·[/]"
-        out.print(f"{sign} {count} {kind}: {escape(meaning)}")
+        out.print(f"{sign} {count} {shown(kind)}: {shown(meaning)}")
         for problem in [p for p in result.problems if p.kind == kind][:_SHOWN]:
             where = f"{problem.key}: " if problem.key else ""
             if problem.message.startswith(where):
                 where = ""
-            out.print(f"    {escape(where + problem.message)}", style="dim")
+            out.print(f"    {shown(where + problem.message)}", style="dim")
         if count > _SHOWN:
             hint = "the report lists all" if report else "--report lists all"
             out.print(f"    ... and {count - _SHOWN} more ({hint})", style="dim")
@@ -319,12 +366,20 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
         facts.add_row("skipped", f"[red]{counted(len(result.skipped), 'picture')}[/]")
     facts.add_row("polygons", f"{result.polygons}, {result.ignored_polygons} of them ignored")
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
-    facts.add_row("columns", escape(sizes))
+    facts.add_row("columns", shown(sizes))
     facts.add_row("file", f"{human_bytes(result.nbytes)}, fingerprint {result.fingerprint[:16]}…")
     rate = f", {result.rate:.0f} samples/s" if result.derived else ""
     facts.add_row("time", f"{result.seconds:.1f} s{rate}")
     out.print(facts)
+    for name, bound in result.bounds.items():
+        print_bound(name, bound)
     if result.ok:
-        out.print(f"[green]✓[/] {escape(result.store)}")
+        out.print(f"[green]✓[/] {shown(result.store)}")
     else:
-        out.print(f"[red]✗[/] {escape(result.store)} is complete except for the problems above")
+        out.print(f"[red]✗[/] {shown(result.store)} is complete except for the problems above")
+    if result.problems:
+        out.print(
+            "after a fix in pictures or annotations, the same command updates only the samples "
+            "concerned, in seconds",
+            style="dim",
+        )

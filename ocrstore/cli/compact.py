@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import STORE, console, counted, human_bytes, print_json, progress_bar
+from ocrstore.cli.console import (
+    STORE,
+    console,
+    counted,
+    human_bytes,
+    print_json,
+    progress_bar,
+    shown,
+)
 from ocrstore.format.compact import compact
 from ocrstore.format.resume import find_unfinished
 
@@ -38,4 +46,6 @@ def compact_command(store: Path, as_json: bool) -> None:
             nbytes = human_bytes(found.nbytes)
             work = counted(found.samples, "sample")
             console().print(f"dropped {work} ({nbytes}) of an interrupted build")
-        console().print(f"[green]✓[/] {store}: {human_bytes(before)} -> {human_bytes(after)}")
+        console().print(
+            f"[green]✓[/] {shown(store)}: {human_bytes(before)} -> {human_bytes(after)}"
+        )

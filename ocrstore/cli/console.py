@@ -23,6 +23,11 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from ocrstore import keys
+from ocrstore.interrupts import quick_exit
+from ocrstore.machine import memory_shortage
+from ocrstore.view_bound import ViewBound
+
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""
 
@@ -45,27 +50,47 @@ COUNT = click.IntRange(1)
 """Option type: an int of at least 1."""
 
 
+def _permit(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> None:
+    if names:
+        from ocrstore.pipeline import permit_modules
+
+        permit_modules(names)
+
+
+allow_module_option = click.option(
+    "--allow-module",
+    multiple=True,
+    metavar="NAME",
+    callback=_permit,
+    expose_value=False,
+    help="Import this module, for transforms of the pipeline that are not albumentations' own. "
+    "Repeatable.",
+)
+"""Option of every command that makes pipelines: without it no foreign code is run."""
+
+
 def console() -> Console:
-    """Return the console for results."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    """Return the console for results; foreign strings are printed by `shown`."""
+    return Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
 
 
 def fail(message: str) -> None:
     """Print an error message."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(
-        f"[bold red]error:[/] {escape(message)}", emoji=False
+    Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(
+        f"[bold red]error:[/] {escape(keys.shown_lines(message))}"
     )
 
 
 def print_json(record: Any) -> None:
     """Print a record as JSON."""
-    click.echo(json.dumps(record, indent=2, ensure_ascii=False))
+    text = json.dumps(record, indent=2, ensure_ascii=False)
+    # json.dumps leaves C1 controls, bidirectional marks and lone surrogates as they are
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def shown(text: object) -> str:
-    """Escape markup and control characters of text from a file."""
-    written = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
-    return escape(written)
+    """Escape markup and what a terminal would obey; every foreign string is printed so."""
+    return escape(keys.shown(text))
 
 
 def counted(number: int, what: str) -> str:
@@ -80,6 +105,13 @@ def human_bytes(nbytes: float) -> str:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1000
     return f"{nbytes:.2f} TB"
+
+
+def print_bound(view: str, bound: ViewBound) -> None:
+    """Print what a view allows, with a warning if that is little."""
+    console().print(f"[dim]view {escape(view)}: {escape(bound.in_words())}[/]")
+    if bound.warning():
+        console().print(f"[yellow]![/] view {escape(view)}: {escape(bound.warning())}")
 
 
 @contextmanager
@@ -116,10 +148,18 @@ class MissingPackageError(click.ClickException):
 
 @contextmanager
 def explain_missing(command: str, extra: str = "all") -> Iterator[None]:
-    """Turn an ImportError into the pip command that helps; wrap only imports in it."""
+    """Turn an ImportError into the pip command that helps; wrap only imports in it.
+
+    Raises:
+        MissingPackageError: A package is missing, or does not work.
+        MemoryError: It is there, but there is no memory to load it.
+    """
     try:
-        yield
+        with quick_exit():
+            yield
     except ImportError as exc:
+        if memory_shortage(exc) is not None:
+            raise MemoryError from exc
         if (exc.name or "").partition(".")[0] == "ocrstore":
             raise  # a module of ocrstore itself: a bug
         missing = isinstance(exc, ModuleNotFoundError) and exc.name

@@ -19,6 +19,7 @@ from ocrstore.cli.console import (
 )
 
 _ENOUGH_SHM = 256 * 2**20
+_LIMITS = {"machine": "the machine", "cgroup": "the control group's limit"}
 
 
 @click.command("doctor")
@@ -58,7 +59,7 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
     if as_json:
         record = dataclasses.asdict(found)
         print_json({**record, "fits": found.fits, "worker_nbytes": found.worker_nbytes})
-        return 1 if found.fits is False else 0
+        return 0 if found.fits else 1
     out = console()
     out.print(
         f"[bold]{shown(found.path)}[/]: {counted(found.samples, 'sample')},"
@@ -71,26 +72,19 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
             f"page cache: {human_bytes(found.cached_nbytes)} of the file ({share:.0%}) is in memory"
             + ("" if share > 0.95 else "; `ocrstore warm` reads the rest")
         )
-    if found.available_nbytes is not None:
-        limit = "none" if found.limit_nbytes is None else human_bytes(found.limit_nbytes)
-        out.print(
-            f"memory: {human_bytes(found.available_nbytes)} available,"
-            f" control group's limit: {limit}"
-        )
+    memory = found.memory
+    out.print(
+        f"memory: {human_bytes(memory.available_nbytes)} available of"
+        f" {human_bytes(memory.total_nbytes)} ({_LIMITS[memory.limited_by]})"
+    )
     if found.store is not None and found.bare is not None:
         with_workers = counted(workers, "worker")
         table = Table(title=f"after one epoch with {with_workers}, all processes together")
         table.add_column("")
         for name in ("private", "shared", "file pages", "PSS", "RSS"):
             table.add_column(name, justify="right")
-        for name, memory in (("torch, Arrow alone", found.bare), ("with the store", found.store)):
-            sizes = (
-                memory.pss_anonymous,
-                memory.pss_shared,
-                memory.pss_file,
-                memory.pss,
-                memory.rss,
-            )
+        for name, used in (("torch, Arrow alone", found.bare), ("with the store", found.store)):
+            sizes = (used.pss_anonymous, used.pss_shared, used.pss_file, used.pss, used.rss)
             table.add_row(name, *(human_bytes(size) for size in sizes))
         out.print(table)
         out.print(
@@ -103,22 +97,19 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
             " page cache: one copy for all processes, which the kernel drops when memory is short.",
             style="dim",
         )
-    out.print(f"batches: {found.strategy}; {FINDERS.get(found.finder, 'mapped or copied anew')}")
+    out.print(f"batches: {found.strategy}; {FINDERS.get(found.finder, 'mapped or copied again')}")
     if found.shm_nbytes is not None and found.shm_nbytes < _ENOUGH_SHM:
         out.print(
             f"/dev/shm has {human_bytes(found.shm_nbytes)}: enough for stored columns and for"
             " transform=, which do not use it; other data sets may need more."
         )
-    if found.fits is False:
+    if not found.fits:
         out.print(
             "[red]✗[/] An epoch does not fit into memory, so every epoch reads from disk. Use"
             " WindowShuffleSampler, fewer columns, or a codec (docs/training.md)."
         )
         return 1
-    if found.fits is None:
-        out.print("[dim]· the free memory of this system is unknown[/]")
-    else:
-        out.print(
-            "[green]✓[/] An epoch fits into memory: after the first one nothing is read from disk."
-        )
+    out.print(
+        "[green]✓[/] An epoch fits into memory: after the first one nothing is read from disk."
+    )
     return 0

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, print_json, progress_bar
+from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar, shown
+from ocrstore.cli.options import detector_options
 from ocrstore.errors import WriteError
 
 if TYPE_CHECKING:
@@ -29,34 +29,10 @@ _SHOWN = 10
     help="Write a CSV row for each picture.",
 )
 @click.option("--any-recipe", is_flag=True, help="Evaluate although the recipes differ.")
-@click.option(
-    "--rules",
-    type=click.Choice(["ocrstore", "db"]),
-    help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
-)
-@click.option(
-    "--min-score",
-    type=click.FloatRange(0, 1),
-    help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
-)
-@click.option(
-    "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
-)
-@click.option("--batch-size", type=COUNT, default=8, show_default=True)
+@detector_options
 @click.option(
     "--workers", type=click.IntRange(0), default=0, show_default=True, help="Loader processes."
 )
-@click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "32", "16-mixed", "bf16-mixed"]),
-    default="auto",
-    show_default=True,
-    help="auto: 16-mixed on CUDA and XPU, else 32.",
-)
-@click.option("--tf32/--no-tf32", default=True, help="Allow TF32 for float32 on a GPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def eval_command(
     store: Path,
@@ -114,18 +90,20 @@ def eval_command(
         print_json({**icdar._asdict(), "cleval": cleval._asdict(), "pictures": len(result.rows)})
         return 0
     out = console()
-    shown = Table("", "precision", "recall", "H-mean", title=f"{len(result.rows)} pictures")
-    shown.add_row("ICDAR 2015", *(f"{value:.4f}" for value in icdar))
-    shown.add_row("CLEval", *(f"{value:.4f}" for value in cleval))
-    out.print(shown)
+    table_of_scores = Table(
+        "", "precision", "recall", "H-mean", title=f"{len(result.rows)} pictures"
+    )
+    table_of_scores.add_row("ICDAR 2015", *(f"{value:.4f}" for value in icdar))
+    table_of_scores.add_row("CLEval", *(f"{value:.4f}" for value in cleval))
+    out.print(table_of_scores)
     for name, score in result.worst_first[:_SHOWN]:
         if score.hmean < 1 and (score.truths or score.detections):
             out.print(
-                f"[dim]· {escape(name)}: {score.matched} of {score.truths} found, "
+                f"[dim]· {shown(name)}: {score.matched} of {score.truths} found, "
                 f"{score.detections} detections[/]"
             )
     if table is not None:
-        out.print(f"[green]✓[/] every picture: {escape(str(table))}")
+        out.print(f"[green]✓[/] every picture: {shown(table)}")
     return 0
 
 
@@ -133,13 +111,11 @@ def _upper_bound(store: Path, view: str | None, changes: dict[str, Any], *, quie
     """Evaluate the store's own maps; needs no torch."""
     with explain_missing("eval", "build"):
         from ocrstore.evaluation.postprocess import params_for
-        from ocrstore.evaluation.results import find_view
         from ocrstore.evaluation.upper_bound import upper_bound
-        from ocrstore.recipe import Recipe
         from ocrstore.store import open_store
+        from ocrstore.views import find_view
     opened = open_store(store)
-    recipe = Recipe.from_json(find_view(opened, view)[1]["recipe"])
-    params = params_for(recipe, **changes)
+    params = params_for(find_view(opened, view).recipe, **changes)
     with progress_bar("evaluating", quiet=quiet) as advance:
         return upper_bound(opened, view=view, params=params, progress=advance)
 

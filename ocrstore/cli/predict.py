@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progress_bar
+from ocrstore.cli.console import (
+    STORE,
+    allow_module_option,
+    console,
+    explain_missing,
+    progress_bar,
+    shown,
+)
+from ocrstore.cli.options import detector_options
 
 
 @click.command("predict")
@@ -22,31 +29,8 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, progres
     help="Folder for the results.",
 )
 @click.option("--draw", is_flag=True, help="Also write the pictures with their boxes.")
-@click.option(
-    "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
-)
-@click.option(
-    "--rules",
-    type=click.Choice(["ocrstore", "db"]),
-    help="Post-processing: db is that of the DBNet authors' code, with its thresholds.",
-)
-@click.option(
-    "--min-score",
-    type=click.FloatRange(0, 1),
-    help="Drop boxes below this score [default: 0.6; with --rules db 0.7].",
-)
-@click.option("--batch-size", type=COUNT, default=8, show_default=True)
-@click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "32", "16-mixed", "bf16-mixed"]),
-    default="auto",
-    show_default=True,
-    help="auto: 16-mixed on CUDA and XPU, else 32.",
-)
-@click.option("--tf32/--no-tf32", default=True, help="Allow TF32 for float32 on a GPU.")
+@detector_options
+@allow_module_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def predict_command(
     images: Path,
@@ -83,9 +67,9 @@ def predict_command(
         done = predict_pictures(
             images, detector, out=out, draw=draw, batch_size=batch_size, progress=advance
         )
-    shown = console()
+    printer = console()
     for key, reason in done.failed.items():
-        shown.print(f"[red]✗[/] {escape(key)}: {escape(reason)}")
+        printer.print(f"[red]✗[/] {shown(key)}: {shown(reason)}")
     boxes = sum(len(d) for d in done.found.values())
-    shown.print(f"[green]✓[/] {boxes} boxes in {len(done.found)} pictures: {escape(str(out))}")
+    printer.print(f"[green]✓[/] {boxes} boxes in {len(done.found)} pictures: {shown(out)}")
     return 1 if done.failed else 0

@@ -10,6 +10,7 @@ import click
 from ocrstore.cli.console import (
     COUNT,
     STORE,
+    allow_module_option,
     console,
     explain_missing,
     human_bytes,
@@ -37,6 +38,7 @@ _SIGNS = {"bake": "[green]bake[/]", "keep": "[yellow]keep[/]"}
     type=FILE,
     help="A saved albumentations pipeline, YAML or JSON; by default that of `train --augment`.",
 )
+@allow_module_option
 @click.option("--view", help="The view whose columns and map parameters are used.")
 @click.option("--samples", type=COUNT, default=64, show_default=True, help="Samples to measure.")
 @click.option(
@@ -75,8 +77,6 @@ def profile_command(
     albumentations.save(pipeline, "pipeline.yaml", data_format="yaml") saves a pipeline.
     """
     with explain_missing("profile"):
-        import torch
-
         from ocrstore.pipeline import read_pipeline
         from ocrstore.torch.profile import StepList, profile_store, write_split
     if split is not None and transform is None:
@@ -85,7 +85,6 @@ def profile_command(
     written: tuple[Path, ...] = ()
     if split is not None and described is not None:
         written = write_split(StepList(described), split)
-    torch.set_num_threads(1)  # as in a loader's worker
     with progress_bar("measuring", quiet=as_json) as advance:
         profile = profile_store(
             store,

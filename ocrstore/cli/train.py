@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.markup import escape
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail
+from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, shown
 
 
 @click.command("train")
@@ -134,9 +133,7 @@ def train_command(store: Path, **options: Any) -> int:
         return 143
     if done.is_first:
         epochs = f"{done.epochs} epoch{'s' * (done.epochs != 1)}"
-        console().print(
-            f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {escape(str(done.best))}"
-        )
+        console().print(f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {shown(done.best)}")
     return 0
 
 

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
 
 from ocrstore.cli.console import (
     STORE,
+    allow_module_option,
     console,
     counted,
     explain_missing,
     human_bytes,
     print_json,
     progress_bar,
+    shown,
 )
 from ocrstore.verification import Verification, verify
 
@@ -36,6 +37,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--sample", type=click.IntRange(1), help="With --source: compare only N samples.")
 @click.option("--annotations", type=click.Path(exists=True, path_type=Path), help="As in build.")
 @click.option("--format", "format_", help="As in build.")
+@allow_module_option
 @click.option("--maps", type=FOLDER, help="As in build.")
 @click.option(
     "--workers",
@@ -109,11 +111,11 @@ def _print_findings(result: Verification | SourceCheck) -> None:
     for finding in result.findings[:_SHOWN]:
         where = f"sample {finding.sample!r}: " if finding.sample is not None else ""
         where += f"column {finding.column!r}: " if finding.column is not None else ""
-        out.print(f"[red]✗[/] {escape(where + finding.message)}")
+        out.print(f"[red]✗[/] {shown(where + finding.message)}")
     if len(result.findings) > _SHOWN:
         out.print(f"[red]✗[/] … and {len(result.findings) - _SHOWN} more (--json lists all)")
     for note in result.notes[:_SHOWN]:
-        out.print(f"[dim]· {escape(note)}[/]")
+        out.print(f"[dim]· {shown(note)}[/]")
 
 
 def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: float) -> None:
@@ -131,10 +133,12 @@ def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: flo
         )
         good, bad = "matches its source", "differs from its source"
         # if no sample is in the source, it is the wrong folder, and a build would be a mistake
-        remedy = "`ocrstore build` brings it up to date." if result.samples else ""
+        remedy = (
+            "`ocrstore build` with the same options brings it up to date." if result.samples else ""
+        )
     out = console()
     if result.ok:
-        out.print(f"[green]✓[/] {escape(str(store))} {good}: {summary}")
+        out.print(f"[green]✓[/] {shown(store)} {good}: {summary}")
         return
     findings = counted(len(result.findings), "finding")
-    out.print(f"[red]✗[/] {escape(str(store))} {bad} ({findings}; {summary}). {remedy}".rstrip())
+    out.print(f"[red]✗[/] {shown(store)} {bad} ({findings}; {summary}). {remedy}".rstrip())

@@ -36,11 +36,11 @@ def view_command(store: Path, predictions: Path | None, port: int, no_browser: b
       ocrstore view val.ocrs --port 8080 --no-browser
     """
     with explain_missing("view", "view"):
+        from ocrstore.viewer.app import Viewer, open_browser
         from ocrstore.viewer.live import Live
-        from ocrstore.viewer.serve import Viewer, open_browser
     out = console()
-    with progress_bar("matching predictions", quiet=predictions is None) as tell:
-        live = Live(store, predictions=predictions, tell=tell)
+    with progress_bar("matching predictions", quiet=predictions is None) as advance:
+        live = Live(store, predictions=predictions, progress=advance)
     scores = live.catalog.scores
     if scores is not None:
         total = scores.total

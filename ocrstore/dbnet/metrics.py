@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ocrstore.evaluation.cleval import CharacterScore
-from ocrstore.evaluation.icdar import Figures, PictureScore, over_pictures
+from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures
 
 _CHARACTER_COUNTS = tuple(field.name for field in fields(CharacterScore))
 
@@ -38,7 +38,7 @@ class HMean(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, scores: Sequence[PictureScore], names: Sequence[str]) -> None:
-        """Count pictures that `ocrstore.evaluation.icdar.match` has scored."""
+        """Count pictures that `ocrstore.evaluation.icdar2015` has scored."""
         self.rows += zip(names, scores, strict=True)
         # summed before they are added: each addition is a kernel on the device
         self.matched += sum(score.matched for score in scores)

@@ -26,9 +26,11 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
+from ocrstore.pipeline import permit_modules
 from ocrstore.sources import open_source
 from ocrstore.torch.batch import ASYNCHRONOUS
 from ocrstore.torch.prefetch import Prefetcher
+from ocrstore.whole_file import write_whole
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -58,7 +60,13 @@ class Detector:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, device: str = "cpu", precision: str = "auto", **post: Any
+        cls,
+        path: str | Path,
+        *,
+        device: str = "cpu",
+        precision: str = "auto",
+        allow_modules: Sequence[str] = (),
+        **post: Any,
     ) -> Detector:
         """Load a checkpoint.
 
@@ -67,11 +75,14 @@ class Detector:
             device: Where the network runs: cpu, cuda, cuda:1, xpu, mps; auto is a GPU if there is
                 one.
             precision: 32, 16-mixed or bf16-mixed; auto is 16-mixed on CUDA and XPU, else 32.
+            allow_modules: Modules besides albumentations whose transforms the checkpoint's recipe
+                may name; they are imported. No other code is run.
             **post: Fields of its `PostParams` to change.
 
         Raises:
             CheckpointError: The file cannot be used; the message says what is wrong with it.
         """
+        permit_modules(allow_modules)
         checkpoint = read_checkpoint(path)
         if checkpoint.provenance is None:
             raise CheckpointError(
@@ -281,8 +292,7 @@ def write_json(path: Path, record: Any) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     except OSError as exc:
         raise WriteError(f"{path}: {exc.strerror or exc}") from exc
 
@@ -330,7 +340,6 @@ def write_picture(path: Path, picture: Pixels) -> None:
     if not ok:
         raise WriteError(f"{path}: OpenCV cannot write a picture of this kind")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data.tobytes())
+        write_whole(path, data.data)
     except OSError as exc:
         raise WriteError(f"{path}: {exc.strerror or exc}") from exc

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
-from ocrstore.evaluation.icdar import PictureScore, match
+from ocrstore.evaluation.icdar2015 import PictureScore, pair
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.evaluation.results import GroundTruth
 from ocrstore.machine import usable_cpus
@@ -85,7 +85,7 @@ def score_boxes(
     """Score the boxes of a batch, in picture coordinates."""
     boxes = [detections.polygons for detections in found]
     pictures = [
-        match(polygons, truths, ignored)
+        pair(polygons, truths, ignored).score
         for polygons, truths, ignored in zip(boxes, truth.polygons, truth.ignored, strict=True)
     ]
     parts = zip(boxes, truth.polygons, truth.ignored, truth.texts, strict=True)

@@ -1,4 +1,4 @@
-"""Decode a picture: tell its format, hold its size against the limit, decode, turn upright."""
+"""Decode a picture: detect its format, check its size, decode, turn upright."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import numpy.typing as npt
 from ocrstore.decode.jpeg import decode_jpeg
 from ocrstore.decode.pillow import EncodedPicture, decode_other, read_header
 from ocrstore.errors import DecodeError
+from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.geometry import turn_upright
 
-DEFAULT_MAX_PIXELS = 200_000_000
-"""A picture of 600 MB in memory: far beyond any scan, far below what takes a machine down."""
+DEFAULT_MAX_PIXELS = DEFAULT_MAX_ROW_NBYTES // 3
+"""A picture as large as the largest row that is decoded by default."""
 
 SUFFIXES = {
     "jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -77,7 +78,7 @@ class Decoded:
     format: str
     """The format found in the bytes, whatever the file is called."""
     decoder: str
-    """The family whose pixels these are, of `DECODER_FAMILIES`."""
+    """The decoder family of these pixels, of `DECODER_FAMILIES`."""
 
 
 def format_by_name(path: str | PurePath) -> str | None:
@@ -89,7 +90,7 @@ def format_by_name(path: str | PurePath) -> str | None:
 def read_picture(path: Path) -> bytes:
     """Read a whole file; missing, forbidden and special files raise DecodeError."""
     try:
-        # not blocking: opening a pipe that nobody writes to would wait for ever
+        # not blocking: opening a pipe without a writer would wait forever
         handle = os.open(
             path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         )
@@ -124,8 +125,8 @@ def decode(
     """Decode one picture of any supported format to upright RGB.
 
     Args:
-        picture: its bytes, or what `open_picture` made of them, whose header is not read again.
-        max_pixels: the limit for bytes, held against the header before a decoder runs.
+        picture: its bytes, or the result of `open_picture`, so that its header is read only once.
+        max_pixels: the limit for bytes, compared with the header before a decoder runs.
         name: goes into error messages.
         backend: a JPEG backend of `available_backends()`; for tests.
     """

@@ -60,7 +60,7 @@ class TooManyPixelsError(DecodeError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedPicture:
-    """A picture whose header was read, and whose pixels were not; it can be decoded once."""
+    """A picture with its header read, but not its pixels; it can be decoded once."""
 
     format: str
     """`jpeg`, `png`, `webp`, `bmp`, `tiff`, `gif`, `avif` or `heif`, by content."""
@@ -72,11 +72,11 @@ class EncodedPicture:
     image: Any
     """Pillow's image, not yet loaded; what else it has depends on the format."""
     max_pixels: int
-    """The limit that the size was held against."""
+    """The limit that the size was compared with."""
 
 
 class _FirstPage(TiffImagePlugin.TiffImageFile):
-    """A TIFF whose further pages are not looked at, and which Pillow does not turn upright."""
+    """A TIFF of which only the first page is read, and which Pillow does not turn upright."""
 
     def load_end(self) -> None:
         self._size = self.im.size
@@ -343,7 +343,7 @@ def _decode_16_bit_tiff(picture: EncodedPicture) -> Pixels:
         pixels = 255 - pixels if photometric == 0 else pixels  # 0 is white, which OpenCV ignores
     else:
         pixels = _from_bgr(samples, alpha=tags.get(_EXTRA_SAMPLES, (None,))[0])
-    # OpenCV turns TIFFs upright whatever it is told: turn it back
+    # OpenCV turns TIFFs upright whatever the flags: turn it back
     return turn_upright(pixels, {6: 8, 8: 6}.get(picture.orientation, picture.orientation))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyclipper
 
-from ocrstore.evaluation.icdar import Figures, harmonic_mean
+from ocrstore.evaluation.icdar2015 import Figures, harmonic_mean
 from ocrstore.evaluation.polygons import Paths, area_of, combine, intersection_areas, to_paths
 
 Floats = npt.NDArray[np.float64]

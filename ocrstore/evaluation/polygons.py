@@ -68,20 +68,6 @@ def intersection_areas(first: Sequence[Paths], second: Sequence[Paths]) -> Float
     return areas
 
 
-def iou_matrix(first: Sequence[npt.ArrayLike], second: Sequence[npt.ArrayLike]) -> Floats:
-    """Return the (len(first), len(second)) matrix of intersection over union."""
-    a, b = [to_paths(p) for p in first], [to_paths(p) for p in second]
-    shared = intersection_areas(a, b)
-    union = (
-        np.array([area_of(p) for p in a])[:, None]
-        + np.array([area_of(p) for p in b])[None, :]
-        - shared
-    ).reshape(shared.shape)
-    ratio = np.zeros_like(shared)
-    np.divide(shared, union, out=ratio, where=union > 0)
-    return ratio
-
-
 def _bounds(polygons: Sequence[Paths]) -> Floats:
     """Return (n, 4) left, top, right, bottom; of an empty polygon a box that meets nothing."""
     out = np.full((len(polygons), 4), np.inf)

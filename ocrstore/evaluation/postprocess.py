@@ -19,7 +19,7 @@ There are two sets of rules. The default ones (`rules="ocrstore"`):
 The default rules keep text that the others lose. A region is shrunk to 3 px or less where text is
 up to about 10 px high, and is dropped there before it could grow; the rectangle around slanted or
 curved text is half empty, which lowers its score; and 1.5 A / L gives back less of a region the
-longer it is. docs/dbnet.md has the figures.
+longer it is. docs/training.md has the figures.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _grow_polygon(contour: npt.NDArray[np.int32], params: PostParams) -> Floats 
     perimeter = cv2.arcLength(contour, True)
     outline = cv2.approxPolyDP(contour, 0.005 * perimeter, True).reshape(-1, 2)
     if len(outline) < 3 or cv2.contourArea(outline) < 1:
-        # a line: its rectangle is all that can be said
+        # a line: its rectangle is the best answer
         grown: Floats = _grow_rectangles([contour], params)[0]
         return grown
     offset = polygon_offset(cv2.contourArea(outline), cv2.arcLength(outline, True), params)

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
-from ocrstore.errors import CorruptStoreError, SchemaError, StoreClosedError, UnknownSampleError
+from ocrstore.errors import CorruptStoreError, SchemaError, UnknownSampleError
 from ocrstore.format import resume as resuming
 from ocrstore.format.attributes import to_table
 from ocrstore.format.columns import Column
 from ocrstore.format.index import Rows, build_table
 from ocrstore.format.lmdb_update import open_for_change
-from ocrstore.format.publish import check_metadata, history_entry, publish_generation
+from ocrstore.format.publish import Publisher, check_metadata, history_entry, publish_generation
 from ocrstore.format.row_groups import RowGroupWriter, check_columns, stored_rows
 
 
-class ColumnWriter:
+class ColumnWriter(Publisher):
     """Writes new columns, sample by sample in row order, and publishes them together.
 
     It holds the store's lock, so samples and their order cannot change meanwhile. `resume` names
@@ -38,17 +37,15 @@ class ColumnWriter:
         action: str = "add_column",
         group_rows: int | None = None,
     ) -> None:
-        self.path = Path(path)
         self.columns = check_columns(columns)
         self._metadata = metadata
         self._action = action
-        self._pid = os.getpid()
         self._remarks: list[Sequence[str]] = []  # of the group being filled
         self._remarks_name = "remarks"
         while self._remarks_name in self.columns:
             self._remarks_name += "_"
-        self._change = open_for_change(self.path, resume=resume, columns=self.columns)
-        self._open = True
+        self._change = open_for_change(Path(path), resume=resume, columns=self.columns)
+        super().__init__(Path(path))
         try:
             base = self._change.base
             known = {*base.manifest.columns, *base.index.attributes.names}
@@ -115,31 +112,6 @@ class ColumnWriter:
         if self._open and os.getpid() == self._pid:
             self._change.close()
         self._open = False
-
-    def __enter__(self) -> ColumnWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-    def __del__(self) -> None:
-        if getattr(self, "_open", False):
-            self.abort()
-
-    def _check_open(self) -> None:
-        if not self._open or os.getpid() != self._pid:
-            raise StoreClosedError(
-                f"{self.path}: this writer was closed, stopped by an error, or belongs to another "
-                "process."
-            )
 
     def _group_record(self, group: int, rows: Mapping[str, Rows]) -> dict[bytes, Any]:
         keys = self.keys[self._count - len(self._remarks) : self._count]

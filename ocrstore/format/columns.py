@@ -92,14 +92,14 @@ class Column:
         return nbytes
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether a row of this shape keeps to the limits (FORMAT.md 10)."""
+        """Return whether a row of this shape keeps to the limits (FORMAT.md 10)."""
         return (
             max(shape, default=0) <= MAX_DIMENSION
             and self.nbytes_of(tuple(size or 1 for size in shape)) <= MAX_ROW_NBYTES
         )
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Tell whether a row of this shape matches the column's."""
+        """Return whether a row of this shape matches the column's."""
         return len(shape) == len(self.shape) and all(
             want is None or want == found for want, found in zip(self.shape, shape)
         )

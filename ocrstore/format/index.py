@@ -189,7 +189,7 @@ def _record_batch_message(
     """Return the message of the one record batch, if it may be read (FORMAT.md 6.1).
 
     Arrow inflates a compressed batch into as much memory as the batch claims to need, and pyarrow
-    does not tell whether a batch is compressed before it has done so. Therefore two fields are
+    does not report whether a batch is compressed before it has done so. Therefore two fields are
     looked up here in the Flatbuffers tables themselves: where the footer says the batch lies, and
     whether the batch names a compression. Both tables have passed Arrow's verifier by then.
     """
@@ -267,7 +267,7 @@ def _check_fields(schema: pa.Schema, columns: Mapping[str, Column], where: str) 
 
 
 def _has_nulls(array: pa.Array) -> bool:
-    """Tell whether a value is null, here or in any part."""
+    """Return whether a value is null, here or in any part."""
     if pa.types.is_struct(array.type):
         parts = [array.field(number) for number in range(array.type.num_fields)]
     else:

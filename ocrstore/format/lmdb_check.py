@@ -17,11 +17,9 @@ from ocrstore.format.lmdb_reader import Meta, PageReader, Tree, Value
 
 @dataclass(slots=True)
 class PageReport:
-    """Values and page counts of the newest commit, and what is wrong with them."""
+    """Values of the newest commit, the number of free pages, and what is wrong."""
 
     values: dict[bytes, Value] = field(default_factory=dict)
-    tree_pages: int = 0
-    value_pages: int = 0
     free_pages: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -108,8 +106,6 @@ def _walk_state(reader: PageReader, meta: Meta, report: PageReport) -> _Owners:
             continue
         if name == "main":
             report.values = walk.values
-        report.tree_pages += walk.branch_pages + walk.leaf_pages
-        report.value_pages += walk.overflow_pages
         walk.check_counts()
         for page, pages in _runs(walk.free):
             report.free_pages += pages
@@ -156,11 +152,11 @@ class _Walk:
     def check_counts(self) -> None:
         tree = self.tree
         found = (self.branch_pages, self.leaf_pages, self.overflow_pages, self.entries)
-        said = (tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries)
-        if found != said:
+        recorded = (tree.branch_pages, tree.leaf_pages, tree.overflow_pages, tree.entries)
+        if found != recorded:
             self.report.problems.append(
-                f"the {self.name} tree records {said} branch, leaf and overflow pages and entries; "
-                f"there are {found}"
+                f"the {self.name} tree records {recorded} branch, leaf and overflow pages and "
+                f"entries; there are {found}"
             )
 
     def _claim(self, page: int, pages: int, owner: str) -> None:

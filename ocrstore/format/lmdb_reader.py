@@ -30,7 +30,7 @@ META_NBYTES = PAGE_HEADER.size + META.size + 2 * TREE.size + META_TAIL.size
 P_BRANCH, P_LEAF, P_OVERFLOW, P_META = 0x01, 0x02, 0x04, 0x08
 F_BIGDATA, F_SUBDATA, F_DUPDATA = 0x01, 0x02, 0x04
 FREE_TREE_FLAGS = 0x4008  # integer keys; the environment is one file, not a folder
-_MAX_DEPTH = 32  # as in liblmdb, whose cursors have room for no more
+_MAX_DEPTH = 32  # as in liblmdb: the depth of its cursors
 _NEWER_MAGIC_OFFSET = 24  # LMDB 1.0 has a page header of 24 bytes
 
 
@@ -186,7 +186,7 @@ class PageReader:
         count, odd = divmod(lower - PAGE_HEADER.size, 2)
         if own_number != number or flags not in (P_BRANCH, P_LEAF):
             raise self.corrupt(
-                f"page {number} is not a tree page of its own (says {own_number}, flags {flags})"
+                f"page {number} is not a tree page (found number {own_number}, flags {flags})"
             )
         if odd or count < 1 or not PAGE_HEADER.size <= lower <= upper <= size:
             raise self.corrupt(f"page {number} has impossible bounds ({lower}, {upper})")
@@ -312,7 +312,7 @@ class PageReader:
         return Meta(slot, page_size, map_size, free, main, last_page, transaction)
 
     def is_unfinished(self) -> bool:
-        """Tell whether page 2 holds a value although the tree is empty (FORMAT.md 9)."""
+        """Return whether page 2 holds a value although the tree is empty (FORMAT.md 9)."""
         start = 2 * self.page_size
         if not self.meta.main.is_empty or self._nbytes < start + PAGE_HEADER.size:
             return False

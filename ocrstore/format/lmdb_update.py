@@ -46,7 +46,7 @@ class Environment:
         self._map_size = _map_size(path.stat().st_size)
         try:
             self._env = lmdb.open(
-                self.path,
+                os.fsencode(self.path),  # a str may hold bytes that are no UTF-8
                 subdir=False,
                 # FileLock keeps writers apart, and readers need no reader table: published
                 # values are never overwritten

@@ -56,7 +56,7 @@ def encode_json(record: object) -> bytes:
 
 
 def json_depth_fits(record: object) -> bool:
-    """Tell whether lists and objects are nested no deeper than allowed (FORMAT.md 7.1)."""
+    """Return whether lists and objects are nested no deeper than allowed (FORMAT.md 7.1)."""
     level = [record]
     for _ in range(MAX_JSON_DEPTH + 1):
         level = [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _MINCORE_NBYTES = 2**30
-"""What one call is asked about: it needs a byte of memory for each page."""
+"""Bytes of the file per call: each needs one byte of memory per page."""
 
 
 class MappedFile:
@@ -97,7 +97,7 @@ class MappedFile:
         return np.ndarray(shape, dtype, self._bytes, offset, strides)
 
     def resident_nbytes(self) -> int | None:
-        """Return how many bytes are in the page cache; None if the system does not tell."""
+        """Return how many bytes are in the page cache; None if the system does not report it."""
         mincore = _mincore()
         if mincore is None:
             return None
@@ -111,7 +111,7 @@ class MappedFile:
         return min(resident, self.nbytes)
 
     def has_grown(self) -> bool:
-        """Tell whether the file is larger now than when it was mapped."""
+        """Return whether the file is larger now than when it was mapped."""
         return self._map.size() > self.nbytes
 
     def check(self) -> None:
@@ -132,7 +132,7 @@ def _directory(path: str) -> NotAStoreError:
 
 
 def _mincore() -> ctypes._NamedFuncPointer | None:
-    """Return the system call of Linux and macOS that tells which pages are in memory."""
+    """Return the system call of Linux and macOS that reports which pages are in memory."""
     if sys.platform == "win32":
         return None
     try:

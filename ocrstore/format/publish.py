@@ -6,14 +6,21 @@ import errno
 import os
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
-from ocrstore.errors import SchemaError, StoreExistsError, WriteError, cannot_write
+from ocrstore.errors import (
+    SchemaError,
+    StoreClosedError,
+    StoreExistsError,
+    WriteError,
+    cannot_write,
+)
 from ocrstore.format.columns import Column
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, serialize
@@ -37,6 +44,44 @@ from ocrstore.format.manifest import (
 )
 from ocrstore.format.row_groups import Container
 from ocrstore.version import __version__
+
+
+class Publisher(ABC):
+    """Publishes when its `with` block ends; if the block raises, nothing is published."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._pid = os.getpid()
+        self._open = True
+
+    @abstractmethod
+    def close(self) -> None:
+        """Publish; calling it again does nothing."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close without publishing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self.abort()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreClosedError(
+                f"{self.path}: this writer is closed (by close(), or after an error)."
+            )
+        if os.getpid() != self._pid:
+            raise StoreClosedError(f"{self.path}: a writer cannot be used in a forked child.")
 
 
 def history_entry(action: str, generation: int, **counts: int) -> dict[str, Any]:

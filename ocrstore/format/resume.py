@@ -203,7 +203,7 @@ class Scan:
     def record(self, number: int, *, samples: int | None = None) -> Index:
         """Read a group's record; `samples` says how many it must list."""
         record = self._blob(GROUP_MAGIC, number, numbered_key(GROUP_PREFIX, number))
-        # the table outlives the mapping, so it gets memory of its own
+        # the table outlives the mapping, so it is copied
         payload = memoryview(bytes(record))
         return parse_index(payload, self.columns, samples=samples, where="group record")
 
@@ -240,8 +240,8 @@ class Unfinished:
 def find_unfinished(path: str | os.PathLike[str]) -> Unfinished | None:
     """Look for unfinished work on a store, which may not exist yet; no row is read.
 
-    Takes no lock: the answer may be out of date at once. Work without a complete row group is not
-    reported.
+    Takes no lock: the answer may be outdated when it is returned. Work without a complete row
+    group is not reported.
     """
     for partial in hidden_files(Path(path)):
         try:
@@ -331,7 +331,7 @@ def _obstacle(store: Snapshot, base: _Base, records: list[Index]) -> str:
 
 
 def _is_in_store(store: Snapshot, number: int, index: Index, *, published: bool) -> bool:
-    """Tell whether the store has the extents that a group record describes."""
+    """Return whether the store has the extents that a group record describes."""
     if (number < store.manifest.groups) != published:
         return False
     pages = PageReader(store.mapping.buffer, name=store.mapping.path)

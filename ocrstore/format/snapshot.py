@@ -64,7 +64,7 @@ class Snapshot:
         return self.generations[-1]
 
     def is_in(self, descriptor: int) -> bool:
-        """Tell whether an open file still holds this generation.
+        """Return whether an open file still holds this generation.
 
         Reads a few hundred bytes, with pread and not through the map: the file may have been
         truncated, and reading a mapped page behind its end would kill the process.
@@ -82,7 +82,7 @@ def _read_at(descriptor: int, offset: int, nbytes: int) -> bytes:
 
 
 def take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None) -> Snapshot:
-    """Read manifest and index of the newest generation, or of the one asked for.
+    """Read manifest and index of the newest generation, or of `generation`.
 
     No lock is taken. That is safe because published values are never overwritten; only tree pages
     are. A commit during the lookup may reuse a tree page that is being read, or write pages behind
@@ -113,7 +113,7 @@ def read_metas(mapping: MappedFile) -> bytes:
 
 
 def has_changed(mapping: MappedFile, before: bytes) -> bool:
-    """Tell whether a commit was made or begun since `read_metas` returned `before`."""
+    """Return whether a commit was made or begun since `read_metas` returned `before`."""
     return mapping.has_grown() or read_metas(mapping) != before
 
 

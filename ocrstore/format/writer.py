@@ -6,17 +6,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ocrstore.errors import (
-    SchemaError,
-    StoreClosedError,
-    UnknownSampleError,
-)
+from ocrstore.errors import SchemaError, UnknownSampleError
 from ocrstore.format import resume as resuming
 from ocrstore.format.attributes import check_schema, to_schema, to_table, unify
 from ocrstore.format.columns import Column
@@ -25,6 +20,7 @@ from ocrstore.format.lmdb_update import Environment, Journaled, open_for_change
 from ocrstore.format.lmdb_writer import LmdbWriter
 from ocrstore.format.lock import FileLock
 from ocrstore.format.publish import (
+    Publisher,
     check_metadata,
     check_target,
     history_entry,
@@ -36,10 +32,10 @@ from ocrstore.format.row_groups import Arrays, RowGroupWriter, check_columns, ch
 from ocrstore.format.snapshot import Snapshot
 
 
-class Writer:
+class Writer(Publisher):
     """Collects samples and publishes them together when its `with` block ends.
 
-    Made by `ocrstore.create` and `ocrstore.edit`. Arrays are copied at once, so the caller may
+    Made by `ocrstore.create` and `ocrstore.edit`. Arrays are copied, so the caller may
     reuse them. If the block raises, nothing is published. Not thread-safe; not usable in a forked
     child.
     """
@@ -60,7 +56,6 @@ class Writer:
         action: str = "append",
         group_options: Mapping[str, int] | None = None,
     ) -> None:
-        self.path = target
         self.columns = dict(columns)
         self.metadata: dict[str, Any] = dict(metadata)
         """JSON for the manifest; may be changed until the writer closes."""
@@ -72,8 +67,7 @@ class Writer:
         self._token = token
         self._overwrite = overwrite
         self._action = action
-        self._pid = os.getpid()
-        self._open = True
+        super().__init__(target)
         self._keys: list[str] = []  # of the group being filled
         self._records: list[Mapping[str, Any]] = []
         self._tables: list[pa.Table] = []
@@ -177,24 +171,6 @@ class Writer:
         finally:
             self._release()
 
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-    def __del__(self) -> None:
-        if getattr(self, "_open", False):
-            self.abort()
-
     def _take(self, key: str, arrays: Arrays, attributes: Mapping[str, Any] | None) -> None:
         rows = stored_rows(self.columns, key, arrays)
         self._keys.append(key)
@@ -283,14 +259,6 @@ class Writer:
             attributes = attributes.take(order) if attributes.num_columns else attributes
         return build_table(list(self._order), self.columns, rows, attributes)
 
-    def _check_open(self) -> None:
-        if not self._open:
-            raise StoreClosedError(
-                f"{self.path}: this writer is closed (by close(), or after an error)."
-            )
-        if os.getpid() != self._pid:
-            raise StoreClosedError(f"{self.path}: a writer cannot be used in a forked child.")
-
     def _check_known(self, key: str) -> None:
         self._check_open()
         if key not in self._order:
@@ -326,7 +294,7 @@ def create(
         metadata: JSON for the manifest.
         overwrite: Replace a store that exists.
         resume: A name for the work, any str that changes when the work does. An interrupted run is
-            continued by the next one with the same name, columns and path; `writer.keys` tells
+            continued by the next one with the same name, columns and path; `writer.keys` lists
             what is already written.
         start_over: Do not continue an interrupted run.
         action: What the history calls this.
@@ -406,7 +374,7 @@ def edit(
         path: The store.
         resume: A name for the work, as in `create`. An interrupted run is continued by the next
             one with the same name, unless another generation was published since;
-            `writer.resumed_attributes()` tells what is already written.
+            `writer.resumed_attributes()` returns what is already written.
         action: What the history calls this.
         group_rows: Samples of a row group at most.
         group_nbytes: Bytes of a row group, about.

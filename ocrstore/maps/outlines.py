@@ -2,7 +2,7 @@
 
 Polygons with the same number of points make one group, so that all arithmetic is on plain arrays,
 with a row for each polygon. All measures are float64 whatever the polygons came as, and made of
-sums, products, quotients and square roots only, which every machine rounds alike.
+sums, products, quotients and square roots only, which every machine rounds in the same way.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def escape(value: object) -> Markup:
 
 
 def tag(name: str, /, *children: Any, **attributes: object) -> Markup:
-    """Return an element; attributes that are None are left out, `class_` stands for `class`."""
+    """Return an element; attributes that are None are left out, `class_` becomes `class`."""
     written = "".join(
         f' {attribute.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for attribute, value in attributes.items()
@@ -125,7 +125,7 @@ def named_bars(rows: Sequence[tuple[str, int, bool]], *, label: str) -> Markup:
 
 
 def bubbles(points: Sequence[tuple[float, float, int]], *, label: str) -> Markup:
-    """Draw circles whose areas are counts, on two axes from 0 with one scale."""
+    """Draw circles with areas in proportion to counts, on two axes from 0 with one scale."""
     widest = max((x for x, _, _ in points), default=1)
     tallest = max((y for _, y, _ in points), default=1)
     most = max((count for _, _, count in points), default=1)
@@ -183,7 +183,7 @@ def half_octaves(
 ) -> npt.NDArray[np.int64]:
     """Count values into bins of half an octave with an edge exactly at `anchor`.
 
-    Bin i spans anchor * 2**((low + i) / 2) and on; the first and the last take what lies beyond.
+    Bin i spans anchor * 2**((low + i) / 2) and on; the first and the last include what is beyond.
     """
     counts = np.zeros(high - low, np.int64)
     edges = half_octave_edges(anchor, low, high)

@@ -1,6 +1,6 @@
-"""Pictures with their annotations, read from where people keep them; one module per dialect.
+"""Read pictures and their annotations from folders and files; one module per dialect.
 
-`open_source` gives a `Source` whose iteration yields samples; `register` makes a new `Dialect`
+`open_source` returns a `Source`; iterating it yields samples; `register` makes a new `Dialect`
 known. Importing this package registers the dialects that come with it.
 """
 

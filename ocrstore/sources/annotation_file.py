@@ -15,7 +15,7 @@ from ocrstore.keys import shown
 _HEAD_NBYTES = 1 << 16
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16: its mark begins with that one
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -59,7 +59,7 @@ def decode_text(data: bytes, *, where: str, whole: bool = True) -> tuple[str, Fl
     except UnicodeDecodeError as exc:
         at = skip + exc.start
         message = f"{where}: not {encoding} at byte {at} (0x{data[at]:02x}); read as Latin-1"
-        # every byte has a meaning in Latin-1, so nothing is lost and the bytes can be told again
+        # every byte has a meaning in Latin-1, so nothing is lost and the bytes can be restored
         return data[skip:].decode("latin-1"), Flaw("not-utf8", message, region=False)
 
 

@@ -32,7 +32,7 @@ class Found:
     files: tuple[AnnotationFile, ...] = ()
     how: str = ""
     listing: Listing | None = None
-    """What lies in the annotations folder, if it is a folder of its own."""
+    """The files of the annotations folder, if it is not the folder of pictures."""
     named: bool = False
     """True when the user named them, False when they were found by looking around."""
 

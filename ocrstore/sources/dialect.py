@@ -63,7 +63,7 @@ class Dialect(ABC):
     def choose(self, files: Sequence[AnnotationFile]) -> Dialect:
         """Return the dialect to read recognised files with, when the user named none.
 
-        Override it where one file alone cannot tell; raise SourceError with the choices when all
+        Override it where one file alone is not enough; raise SourceError with the choices when all
         together cannot either.
         """
         del files

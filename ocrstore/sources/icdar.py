@@ -34,7 +34,9 @@ _FIELD = {
     " ": re.compile(rf"\s*({_NUMBER})(?:\s+|$)", re.IGNORECASE | re.ASCII),
 }
 _COMMA_FIRST = re.compile(rf"\s*{_NUMBER}\s*,", re.IGNORECASE | re.ASCII)
-_LINE_END = re.compile(r"\r\n|\n|\r")  # not str.splitlines, which also cuts at U+2028 and its kin
+_LINE_END = re.compile(
+    r"\r\n|\n|\r"
+)  # not str.splitlines, which also splits at U+2028 and the like
 _PREFIX = re.compile(r"^(?:poly_)?(?:gt|res)_", re.IGNORECASE)
 SCRIPTS = frozenset(
     "arabic latin chinese japanese korean bangla hindi symbols mixed none".split()  # noqa: SIM905 - read
@@ -110,7 +112,7 @@ def _is_ctw1500_offsets(line: _Line) -> bool:
 
 
 def _is_near(line: _Line) -> bool:
-    """Tell whether the numbers after the eighth lie near the first four points: more points.
+    """Return whether the numbers after the eighth lie near the first four points: more points.
 
     The numbers of a text ("100,000") are points far from the region, unless by accident.
     """
@@ -140,7 +142,7 @@ _LOOKED_AT = 64
 
 
 def _choose(files: Sequence[AnnotationFile]) -> str:
-    """Name the dialect of files that nobody named one for; raise SourceError when in doubt."""
+    """Return the dialect of files without --format; raise SourceError if it is ambiguous."""
     step = max(1, len(files) // _LOOKED_AT)
     lines = [line for file in files[::step] for line in _lines(file.head) if len(line.values) >= 4]
     if not lines:

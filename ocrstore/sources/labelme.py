@@ -1,4 +1,4 @@
-"""LabelMe JSON files, one per picture: shapes whose label is the text."""
+"""LabelMe JSON files, one per picture: the label of a shape is its text."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The rounds, each over all entries before the next begins (a matched picture stays matched):
 
-1. the path as it is, then in Unicode form NFC, then without case;
+1. the path unchanged, then in Unicode form NFC, then without case;
 2. one path is the end of the other (one of them has folders in front that the other has not);
 3. the last part alone;
 4. to 6. the same without the picture's ending, for annotations named after the picture's stem.
@@ -94,7 +94,7 @@ def match(entries: Sequence[Entry], pictures: Sequence[FoundFile], dialect: Dial
     """Match entries to pictures."""
     matcher = _Matcher(pictures)
     left = matcher.rounds([(entry, entry.names) for entry in entries])
-    # costly names are asked for only where the cheap ones found nothing
+    # costly names are computed only where the cheap ones found nothing
     left = matcher.rounds([_renamed(entry, dialect) for entry, _ in left])
     for entry, _ in left:
         message = f"{entry.where}: no picture is named {shown(entry.names[0])}"

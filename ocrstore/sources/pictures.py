@@ -61,7 +61,7 @@ def list_folder(root: Path) -> Listing:
         )
     walk = _Walk()
     walk.enter(os.fspath(root), "")
-    # links to folders come last, so that a real folder goes by its real name
+    # links to folders come last, so that a real folder keeps its real name
     while walk.links:
         walk.links.sort(reverse=True)
         relative, path = walk.links.pop()

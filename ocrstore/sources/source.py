@@ -109,10 +109,10 @@ def open_source(
     listing = list_folder(root)
     if not listing.pictures:
         reasons = Counter(problem.kind for problem in listing.problems)
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(reasons.items()))
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(reasons.items()))
         raise SourceError(
             f"{shown(root)}: no picture in it ({len(listing.others)} other files"
-            f"{', ' + told if told else ''}); give the folder that holds the pictures"
+            f"{', ' + listed if listed else ''}); give the folder that holds the pictures"
         )
     place = None if annotations is None else Path(annotations)
     found = find(root, listing, annotations=place, format=format)
@@ -156,7 +156,7 @@ def _read(found: Found) -> tuple[list[Entry], list[Problem]]:
 
 
 def _unrelated(found: Found, root: Path, entries: list[Entry], matches: Matches) -> Found:
-    """Refuse annotations that name none of the pictures; skip them if nobody asked for them."""
+    """Refuse annotations that name none of the pictures; skip them if they were searched for."""
     first = matches.problems[0].message if matches.problems else entries[0].where
     if found.named:
         raise SourceError(
@@ -184,8 +184,8 @@ def _passed_over(listing: Listing, found: Found) -> Iterator[Problem]:
         if os.fspath(file.path) not in used and os.path.realpath(file.path) not in among:
             message = f"{shown(file.path)}: not read as {found.dialect.name}; skipped"
             yield Problem("not-an-annotation", message)
-    told = set(listing.problems)
-    yield from (p for p in found.listing.problems if p.kind != "hidden-files" and p not in told)
+    known = set(listing.problems)
+    yield from (p for p in found.listing.problems if p.kind != "hidden-files" and p not in known)
 
 
 def _describe(root: Path, listing: Listing, found: Found, matches: Matches) -> str:

@@ -5,6 +5,7 @@ A transform is an albumentations composition, or a callable that takes `image=` 
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import random
@@ -19,22 +20,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ocrstore.annotation import Annotation
 from ocrstore.buffers import BufferPool
 from ocrstore.errors import OCRStoreError, SchemaError, StoreChangedError
+from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.stopwatch import lap
-from ocrstore.torch.annotations import Annotation, polygons_in_view, raw_size
+from ocrstore.torch.annotations import polygons_in_view, raw_size
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory.address_range import map_run
 from ocrstore.torch.memory.column_memory import best_strategy
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
-from ocrstore.torch.store_view import PICTURE, TENSOR, StoreView
+from ocrstore.torch.store_view import StoreView
 
 if TYPE_CHECKING:
     from ocrstore.maps import MapParams
 
 Transform = Callable[..., Mapping[str, Any]]
 
-_MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
 _FAR = float(2**29)
 """Polygons with a coordinate beyond this are dropped; `draw_maps` refuses those beyond 2**30."""
 _CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)], np.float32)
@@ -58,22 +60,22 @@ class AugmentedView:
         self._view = view
         self._augment = Augmentation(transform, fuse=fuse, before_pixels=view.check)
         self._params = map_params
-        self._maps = [name for name in view.columns if name in _MAPS] or (
-            list(_MAPS) if view.ref.columns is None else []
+        self._maps = [name for name in view.columns if name in MAPS] or (
+            list(MAPS) if view.ref.columns is None else []
         )
-        self._whole = PICTURE in view.store.columns
+        self._whole = IMAGE in view.store.columns
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Return the columns that samples are computed from."""
-        return (PICTURE,) if self._whole else (TENSOR,)
+        return (IMAGE,) if self._whole else (TENSOR,)
 
     def compute(self, row: int, number: int) -> Computed:
         """Return a row after the transform; `number` is its row in the data set."""
         view = self._view
         view.check()
         try:
-            annotation = view.index_reader.annotation(row)
+            annotation = view.annotations.annotation(row)
             if not self._whole:
                 annotation = annotation._replace(polygons=polygons_in_view(view, row))
             lap("annotations")
@@ -100,14 +102,14 @@ class AugmentedView:
         computed["texts"] = made.annotation.texts
         computed["image_filename"] = view.key(row)
         computed["raw_size"] = raw_size(view, row)
-        computed["orientation"] = int(view.index_reader.number("orientation", row) or 1)
+        computed["orientation"] = max(1, int(view.annotations.numbers("orientation", 1)[row]))
         computed["row"] = number
         return computed
 
     def _picture(self, row: int) -> AnyArray:
         """Return the picture; writable, and rarely a copy, if the transform may write to it."""
         view = self._view
-        column = view.store[PICTURE] if self._whole else view.column(TENSOR)
+        column = view.store[IMAGE] if self._whole else view.column(TENSOR)
         view.check()  # again, because reading the annotation may have taken long
         if not self._augment.writes:
             return np.asarray(column[row])
@@ -150,8 +152,8 @@ class AugmentedView:
         if self._params is None:
             from ocrstore.maps import MapParams
 
-            record = (self._view.recipe or {}).get("recipe", {})
-            self._params = MapParams(**record.get("maps", {}))
+            stored = self._view.stored_view
+            self._params = MapParams() if stored is None else MapParams(**stored.maps)
         return self._params
 
 
@@ -211,18 +213,21 @@ class Augmentation:
         if hasattr(self.transform, "set_random_seed"):
             from ocrstore.augment import PlannedComposition, can_plan, random_parts
 
-            parts = list(random_parts(self.transform))
-            carries = "keypoints" in getattr(self.transform, "processors", ())
-            if fuse and carries and can_plan(self.transform):
-                planned = PlannedComposition(self.transform, before_pixels=before_pixels)
-                self.transform, self.writes, parts = planned, False, list(planned.parts)
+            parts = random_parts(self.transform)
+            if "keypoints" in getattr(self.transform, "processors", ()):
+                self.writes = not (fuse and can_plan(self.transform))
+                self.transform = PlannedComposition(
+                    self.transform, fuse=not self.writes, before_pixels=before_pixels
+                )
+                parts = self.transform.parts
         self._generators = PartGenerators(parts)
 
     def __call__(self, image: AnyArray, annotation: Annotation, *, row: int) -> Augmented:
         """Transform one picture."""
         height, width = image.shape[:2]
         corners = _CORNERS * np.array((width, height), np.float32)
-        points = np.concatenate([*annotation.polygons, corners], dtype=np.float32)
+        # twice, because what comes back between them from an unknown callable has no other mark
+        points = np.concatenate([corners, *annotation.polygons, corners], dtype=np.float32)
         self._generators.seed((_random_number(), row, _rank()))
         lap("annotations")
         result = self.transform(image=image, keypoints=points)
@@ -232,15 +237,22 @@ class Augmentation:
         moved = np.asarray(result["keypoints"], np.float64).reshape(-1, 2)
         if len(moved) != len(points):
             raise SchemaError(
-                f"the transform returned {len(moved)} of {len(points)} keypoints; make its"
-                " KeypointParams with remove_invisible=False"
+                f"the transform returned {len(moved)} keypoints for {len(points)}; it has to return"
+                " each one once, in the same order, outside of the picture too. An albumentations"
+                " composition of your own needs KeypointParams(remove_invisible=False) and no"
+                " reflected borders; given as transform= it is looked after."
+            )
+        if not np.array_equal(moved[:4], moved[-4:], equal_nan=True):
+            raise SchemaError(
+                "the transform returned keypoints in another order than it was given them; it has"
+                " to return each one once, in the same order."
             )
         picture = _as_picture(result["image"])
         lengths = [len(polygon) for polygon in annotation.polygons]
         ends = list(itertools.accumulate(lengths))
-        inside = _find_inside(moved[:-4], lengths, ends, picture.shape)
+        inside = _find_inside(moved[4:-4], lengths, ends, picture.shape)
         with np.errstate(over="ignore"):  # of points that are far outside
-            rounded = moved.astype(np.float32)
+            rounded = moved[4:-4].astype(np.float32)
         return Augmented(
             picture,
             Annotation(
@@ -296,7 +308,7 @@ def check_transform(transform: Any) -> None:
     )
 
 
-def _with_keypoints(transform: Transform) -> Transform:
+def _with_keypoints(transform: Any) -> Any:
     """Return an albumentations transform as a composition that keeps all keypoints.
 
     Anything else is returned as it is.
@@ -307,11 +319,14 @@ def _with_keypoints(transform: Transform) -> Transform:
     known = (albumentations.BasicTransform, albumentations.BaseCompose)
     if not isinstance(transform, known):
         return transform
-    composed = isinstance(transform, albumentations.Compose)
+    # a subclass may do anything in its call, and so stays whole; an inner composition is modified
+    composed = type(transform) is albumentations.Compose
+    if isinstance(transform, albumentations.Compose) and not composed:
+        transform = copy.copy(transform)
     with warnings.catch_warnings():
         # a pipeline that only changes colours does not move keypoints, and need not
         warnings.filterwarnings("ignore", message="Got processor for keypoints")
-        return albumentations.Compose(  # type: ignore[no-any-return]  # it ships no types
+        return albumentations.Compose(
             transform.transforms if composed else [transform],
             keypoint_params=albumentations.KeypointParams(format="xy", remove_invisible=False),
             p=transform.p if composed else 1.0,

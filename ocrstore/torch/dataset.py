@@ -18,6 +18,7 @@ from ocrstore.errors import (
     RecipeMismatchError,
     UnknownRowError,
 )
+from ocrstore.schema import IMAGE
 from ocrstore.torch.batch import Sample
 from ocrstore.torch.collate import (
     Computed,
@@ -31,14 +32,14 @@ from ocrstore.torch.memory.column_memory import Strategy, check_strategy
 from ocrstore.torch.memory.page_cache import Progress
 from ocrstore.torch.memory.row_layout import IntArray
 from ocrstore.torch.row_refs import RowRefs
-from ocrstore.torch.store_view import PICTURE, StoreView, find_view, open_view
+from ocrstore.torch.store_view import StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ocrstore.annotation import Annotation
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
-    from ocrstore.torch.annotations import Annotation
     from ocrstore.torch.augmented import AugmentedView, Transform
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -83,7 +84,8 @@ class OCRStoreDataset(Dataset[Any]):
                 if not given.
 
         Raises:
-            RecipeMismatchError: A view was made by another recipe than `expect`.
+            RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
+                have different recipes, columns or dtypes.
         """
         if isinstance(columns, str):
             raise TypeError(f"columns={columns!r}: expected a list of names: [{columns!r}]")
@@ -102,6 +104,7 @@ class OCRStoreDataset(Dataset[Any]):
         for opened in self.views:
             if expect is not None:
                 _enforce(opened, expect)
+        _check_alike(self.views, transformed=transform is not None, maps_given=bool(map_params))
         self.transform = transform
         self._fuse = fuse
         self._map_params = map_params
@@ -284,7 +287,7 @@ class OCRStoreDataset(Dataset[Any]):
         for view in self.views:
             view.check()
         return {
-            view.key(row): view.index_reader.annotation(row)
+            view.key(row): view.annotations.annotation(row)
             for view in self.views
             for row in range(len(view))
         }
@@ -340,6 +343,51 @@ def expand(paths: Paths) -> list[str]:
     return found
 
 
+def _check_alike(
+    views: Sequence[StoreView], *, transformed: bool, maps_given: bool = False
+) -> None:
+    """Raise RecipeMismatchError if samples of several stores do not mean the same."""
+    first = views[0]
+    expected = _meaning(first, transformed=transformed, maps_given=maps_given)
+    found: list[str] = []
+    for view in views[1:]:
+        meaning = _meaning(view, transformed=transformed, maps_given=maps_given)
+        if meaning != expected:  # only then is the module for differences imported
+            from ocrstore.metadata import diff_json
+
+            found.append(f"{view.path}:")
+            found += [f"  {line}" for line in diff_json(expected, meaning)]
+    if found:
+        raise RecipeMismatchError(
+            f"stores of one data set differ from the first, {first.path} (first -> other):\n  "
+            + "\n  ".join(found)
+            + "\nBuild them with one recipe, choose the columns= or the view= that they share, or"
+            " mix them on purpose: torch.utils.data.ConcatDataset takes a data set for each."
+        )
+
+
+def _meaning(view: StoreView, *, transformed: bool, maps_given: bool) -> dict[str, Any]:
+    """Return what decides how a view's samples look: recipe, columns, dtypes and shapes."""
+    stored = view.stored_view
+    described = {} if stored is None else stored.recipe_json
+    recipe = {key: value for key, value in described.items() if key != "columns"}
+    whole = IMAGE in view.store.columns
+    if transformed:
+        # maps are drawn anew; the recipe of a baked tensor matters only where it is the picture
+        recipe = recipe if not whole else {"maps": recipe.get("maps")}
+        if maps_given:
+            recipe.pop("maps", None)
+        return {"recipe": recipe, "columns": {IMAGE: whole, "maps": sorted(view.names)}}
+    made = set() if stored is None else set(stored.columns) - {IMAGE}
+    return {
+        "recipe": recipe if made & set(view.names) else {},
+        "columns": {
+            name: {"dtype": spec.dtype, "shape": list(spec.shape)}
+            for name, spec in view.specs.items()
+        },
+    }
+
+
 def _enforce(view: StoreView, expect: Recipe | str) -> None:
     if not isinstance(expect, str):
         from ocrstore.recipe import Recipe
@@ -350,17 +398,18 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
                 " Recipe.from_json(...) makes a Recipe from a mapping."
             )
         expect = _without_pictures(view, expect)
-    found = None if view.recipe is None else view.recipe.get("fingerprint")
+    stored = view.stored_view
+    found = None if stored is None else stored.fingerprint
     wanted = expect if isinstance(expect, str) else expect.fingerprint
     if found == wanted:
         return
-    if view.recipe is None:
+    if stored is None:
         raise RecipeMismatchError(f"{view.path}: has no view and so no recipe; expected {wanted}.")
     message = f"{view.path}: its view was made by another recipe (expected {wanted}, found {found})"
     if not isinstance(expect, str):
-        from ocrstore.jsondiff import diff_json
+        from ocrstore.metadata import diff_json
 
-        lines = diff_json(expect.to_json(), view.recipe["recipe"])
+        lines = diff_json(expect.to_json(), stored.recipe_json)
         message += "; expected -> found:\n  " + "\n  ".join(lines)
     raise RecipeMismatchError(
         message + "\nBuild the store again, or expect the recipe that it has."
@@ -369,9 +418,8 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
 
 def _without_pictures(view: StoreView, expect: Recipe) -> Recipe:
     """Return a recipe without whole pictures, as `add-view` records it: the store has them."""
-    added = view.ref.view not in (None, view.store.metadata.get("default_view"))
-    columns = tuple(column for column in expect.columns if column.name != PICTURE)
-    recorded = {} if view.recipe is None else view.recipe["recipe"]["columns"]
-    if not added or PICTURE in recorded or not columns:
+    stored = view.stored_view
+    if stored is None or stored.default or IMAGE in stored.recipe_json["columns"]:
         return expect
-    return dataclasses.replace(expect, columns=columns)
+    columns = tuple(column for column in expect.columns if column.name != IMAGE)
+    return dataclasses.replace(expect, columns=columns) if columns else expect

@@ -1,14 +1,11 @@
 """Find out how a store will train on this machine: page cache, memory, cost of workers.
 
-RSS counts a page in every process that maps it; PSS divides it by their number, so that the PSS
-of several processes adds up to what they really take. The loader is measured in a fresh process
-(`python -m ocrstore.torch.doctor`).
+The loader is measured in a fresh process (`python -m ocrstore.torch.doctor`).
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import subprocess
 import sys
@@ -20,6 +17,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from ocrstore.machine import (
+    Memory,
+    ProcessMemory,
+    look_at_memory,
+    memory_of,
+    shared_memory_nbytes,
+)
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.torch.memory.column_memory import best_strategy
 from ocrstore.torch.memory.written_pages import best_finder
@@ -31,41 +35,10 @@ FINDERS = {
 }
 """What each finder of written pages means to the user."""
 
-_FIELDS = {
-    "Rss": "rss",
-    "Pss": "pss",
-    "Pss_Anon": "pss_anonymous",
-    "Pss_File": "pss_file",
-    "Pss_Shmem": "pss_shared",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessMemory:
-    """The memory of one process or of several, in bytes."""
-
-    rss: int = 0
-    pss: int = 0
-    pss_anonymous: int = 0
-    """Private memory."""
-    pss_file: int = 0
-    """Mapped pages of the page cache, which the kernel reclaims when it must."""
-    pss_shared: int = 0
-    """Shared memory, including /dev/shm."""
-
-    def __add__(self, other: ProcessMemory) -> ProcessMemory:
-        mine, others = asdict(self), asdict(other)
-        return ProcessMemory(**{name: mine[name] + others[name] for name in mine})
-
-    @property
-    def own(self) -> int:
-        """Return the memory that is not page cache."""
-        return self.pss_anonymous + self.pss_shared
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found; sizes in bytes, None if the system does not tell."""
+    """What was found; sizes in bytes, None if the system does not report them."""
 
     path: str
     samples: int
@@ -73,10 +46,8 @@ class Diagnosis:
     view_nbytes: int
     """What one epoch of the default view reads."""
     cached_nbytes: int | None
-    available_nbytes: int | None
-    """Memory that is available for page cache now."""
-    limit_nbytes: int | None
-    """The limit of the control group; None if there is none."""
+    memory: Memory
+    """Of the machine or its control group; the page cache counts as available."""
     shm_nbytes: int | None
     """Size of /dev/shm."""
     strategy: str
@@ -90,14 +61,9 @@ class Diagnosis:
     """The most shared memory in use at any time."""
 
     @property
-    def fits(self) -> bool | None:
+    def fits(self) -> bool:
         """Return whether what an epoch reads fits into memory."""
-        if self.available_nbytes is None:
-            return None
-        room = self.available_nbytes + (self.cached_nbytes or 0)
-        if self.limit_nbytes is not None:
-            room = min(room, self.limit_nbytes)
-        return self.view_nbytes < room
+        return self.view_nbytes < self.memory.available_nbytes
 
     @property
     def worker_nbytes(self) -> int | None:
@@ -123,9 +89,8 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
         file_nbytes=view.store.snapshot.mapping.nbytes,
         view_nbytes=view.nbytes,
         cached_nbytes=cached,
-        available_nbytes=_available(),
-        limit_nbytes=_limit(),
-        shm_nbytes=_shm(),
+        memory=look_at_memory(),
+        shm_nbytes=shared_memory_nbytes(),
         strategy=strategy,
         finder=finder,
         workers=workers,
@@ -133,63 +98,6 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
         bare=measured.get("bare"),
         shm_growth=measured.get("shm"),
     )
-
-
-def _available() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
-
-
-def _limit(
-    root: Path = Path("/sys/fs/cgroup"), self_: Path = Path("/proc/self/cgroup")
-) -> int | None:
-    """Return the smallest memory limit of the control groups of this process."""
-    found: list[int] = []
-    try:
-        lines = self_.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory") and "memory" not in controllers.split(","):
-            continue
-        base = root / "memory" if controllers else root
-        folder = base / path.lstrip("/")
-        while True:
-            for name in ("memory.max", "memory.limit_in_bytes"):
-                try:
-                    text = (folder / name).read_text().strip()
-                except OSError:
-                    continue
-                if text.isdigit() and int(text) < 1 << 60:
-                    found.append(int(text))
-            if folder == base or base not in folder.parents:
-                break
-            folder = folder.parent
-    return min(found, default=None)
-
-
-def _shm() -> int | None:
-    try:
-        status = os.statvfs("/dev/shm")
-    except (OSError, AttributeError):
-        return None
-    return status.f_blocks * status.f_frsize
-
-
-def memory_of(pid: int) -> ProcessMemory:
-    """Return the memory of one process; Linux splits PSS since 5.4."""
-    found: dict[str, int] = {}
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
-        name, _, rest = line.partition(":")
-        if name in _FIELDS:
-            found[_FIELDS[name]] = int(rest.split()[0]) * 1024
-    return ProcessMemory(**found)
 
 
 def measure(
@@ -228,13 +136,14 @@ def _epoch(
         options = {"persistent_workers": True, "multiprocessing_context": context}
     loader: Any = DataLoader(dataset, batch_size=batch_size, num_workers=workers, **options)
     most = 0
+    page = os.sysconf("SC_PAGE_SIZE")
     for number, batch in enumerate(loader):
         values = batch.values() if hasattr(batch, "values") else batch
         for value in values:
             if isinstance(value, torch.Tensor):
                 # one byte of each page: a sum over all would convert them to int64 first
                 data = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
-                data[:: mmap.PAGESIZE].sum()
+                data[::page].sum()
         if number % 8 == 2:
             most = max(most, _together(loader).pss_shared)
         if number + 1 == batches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import sys
@@ -149,8 +150,9 @@ class Prefetcher(Iterator[Any]):
         # the finalizer may run in the thread itself
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
-        while not self._shared.ready.empty():
-            self._shared.ready.get()
+        with contextlib.suppress(queue.Empty):
+            while True:  # a second thread may drain it too: `empty()` and `get()` could block
+                self._shared.ready.get_nowait()
         unused, self._unused_stages = self._unused_stages, None
         if unused is not None and not self._thread.is_alive():
             unused.append(self.stage)

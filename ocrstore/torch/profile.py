@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +24,18 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ocrstore.errors import OCRStoreError, SchemaError
-from ocrstore.pipeline import CHOOSING, SEQUENCES, compose, judge, make_transform, to_json
+from ocrstore.pipeline import (
+    CHOOSING,
+    SEQUENCES,
+    compose,
+    default_augmentation,
+    judge,
+    make_transform,
+    to_json,
+)
 from ocrstore.stopwatch import measuring
 from ocrstore.torch.dataset import OCRStoreDataset
+from ocrstore.whole_file import write_whole
 
 Clock = Callable[[], int]
 """Returns nanoseconds of processor time; the clock on the wall says more of other processes."""
@@ -109,6 +118,17 @@ class Profile:
         return {**asdict(self), "sum_cpu_ms": self.sum_cpu_ms, "deviation": self.deviation}
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread, as in a loader's worker."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def profile_store(
     path: str | os.PathLike[str],
     *,
@@ -144,7 +164,7 @@ def profile_store(
     steps = StepList(transform or default_pipeline(stored))
     dataset = OCRStoreDataset(path, view=view, transform=steps.composition)
     rows = sorted(np.random.default_rng(seed).permutation(len(stored))[:samples].tolist())
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread():
         items: Any = dataset.__getitems__(rows[:batch_size])
         shown = [items[number] for number in range(len(items))]
         if len({sample["image"].shape for sample in shown}) > 1:  # no batch can hold them
@@ -176,8 +196,6 @@ def profile_store(
 
 def default_pipeline(dataset: OCRStoreDataset) -> str:
     """Return what `ocrstore train --augment` does to the pictures of a view, in canonical JSON."""
-    from ocrstore.pipeline import default_augmentation
-
     view = dataset.views[0]
     height, width = (640, 640)
     if "tensor" in view.columns:
@@ -251,10 +269,9 @@ def write_split(steps: StepList, folder: Path) -> tuple[Path, Path]:
     if rest:  # maps cannot be drawn before the random steps have moved the polygons
         recipe["columns"] = ["tensor", "inverse_matrix"]
     others = {"transform": json.loads(compose_json([step.tree for step in rest]))}
-    folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "bake.yaml", folder / "rest.yaml"
     for path, content in zip(paths, (recipe, others), strict=True):
-        path.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+        write_whole(path, yaml.safe_dump(content, sort_keys=False).encode())
     return paths
 
 

@@ -12,26 +12,26 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
-from ocrstore.store import Store, StoredColumn, open_store
+from ocrstore.annotation import AnnotationReader
+from ocrstore.errors import (
+    OCRStoreError,
+    RecipeMismatchError,
+    StoreChangedError,
+    UnknownColumnError,
+)
+from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
+from ocrstore.store import Store, StoredColumn, open_store, reopen_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
+from ocrstore.views import StoredView, stored_views
 
-if TYPE_CHECKING:
-    from ocrstore.torch.annotations import IndexReader
-
-PICTURE = "image"
-"""The column of whole pictures."""
-TENSOR = "tensor"
-"""The logical name of a view's pictures."""
 _MAX_GROUP = 64
 """The most rows of a row group."""
-_ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 
 
 class ViewRef(NamedTuple):
@@ -52,7 +52,7 @@ class StoreView:
         self.store = store
         self.ref = ref
         self.path = store.path
-        self.recipe, self.columns = _resolve(store, ref)
+        self.stored_view, self.columns = _resolve(store, ref)
         self.names = tuple(self.columns)
         self.specs = {name: store.columns[column] for name, column in self.columns.items()}
         mapping = store.snapshot.mapping
@@ -60,8 +60,10 @@ class StoreView:
         self._snapshot = store.snapshot
         self._times = mapping.times
         self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
-        self._handle: FileHandle | None = None
-        self._handle_pid = -1
+        # held from the start: the path may lead to another file later, compacted for example
+        self._handle = self._open_own()
+        self._handle_pid = os.getpid()
+        self._successor: Store | None = None
         self._lock = threading.Lock()
         self._probes = page_cache.ProbeSchedule()
         self.memory = {
@@ -80,7 +82,10 @@ class StoreView:
         return self.store[self.columns.get(name, name)]
 
     def check(self) -> None:
-        """Raise StoreChangedError if the file was truncated, replaced or overwritten.
+        """Raise StoreChangedError if the file was truncated, overwritten or replaced by another.
+
+        A file of equal content in its place, such as `compact` makes, is none of these: this view
+        keeps the file that it has open, and other processes open the new one.
 
         Call this before reading anything of the file, its index too: reading beyond the end of a
         mapped file kills the process (SIGBUS). Writers of the store only add to what was opened,
@@ -92,16 +97,33 @@ class StoreView:
         except FileNotFoundError:
             mapping.check()
             return  # removed, not replaced: what is mapped stays readable
-        replaced = status.st_ino != mapping.inode or status.st_dev != mapping.device
+        replaced = not _is_at(status, self.store)
         if replaced or status.st_size < mapping.nbytes:
             mapping.check()
         if replaced:
+            if self._successor is None or not _is_at(status, self._successor):
+                self._check_new_file()
+            return
+        if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
+            self._check_content((status.st_mtime_ns, status.st_ctime_ns))
+
+    def _check_new_file(self) -> None:
+        """Raise StoreChangedError unless the file at the path now has the same content and view."""
+        try:
+            store = open_store(self.path)
+            equal = store.fingerprint == self.ref.fingerprint and _resolve(store, self.ref) == (
+                self.stored_view,
+                self.columns,
+            )
+        except OCRStoreError:
+            equal = False
+        if not equal:
             raise StoreChangedError(
                 f"{self.path}: was replaced by another file while it was in use. Finish or stop the"
                 " training, then start it again with the new store."
             )
-        if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
-            self._check_content((status.st_mtime_ns, status.st_ctime_ns))
+        # kept open: no other file can have its inode then
+        self._successor = store
 
     def _check_content(self, times: tuple[int, int]) -> None:
         """Raise StoreChangedError unless the file still holds the generation that was opened."""
@@ -226,26 +248,48 @@ class StoreView:
         return self.store.snapshot.index.key(row)
 
     @cached_property
-    def index_reader(self) -> IndexReader:
-        """The annotations and attributes of samples; importing Arrow waits for the first use."""
-        from ocrstore.torch.annotations import IndexReader
-
-        return IndexReader(self.store)
+    def annotations(self) -> AnnotationReader:
+        """The annotations of samples; reading the index waits for the first use."""
+        return AnnotationReader(self.store)
 
     def open_file(self) -> FileHandle:
-        """Return this process's descriptor of the file."""
+        """Return this process's descriptor of the file that was opened."""
         if self._handle_pid != os.getpid():
             self._lock = threading.Lock()  # a thread of the parent may have held it at the fork
-            self._handle = None
             self._handle_pid = os.getpid()
+            if self._handle is not None and not self._is_own(self._handle.fd):
+                self._handle.fd = -1  # closed since the fork; the number may be another file's
+                self._handle = None
         with self._lock:
             if self._handle is None:
-                handle = FileHandle(self.path)
-                status = os.fstat(handle.fd)
-                if (status.st_dev, status.st_ino) != (self._mapping.device, self._mapping.inode):
-                    self.check()
-                self._handle = handle
+                self._handle = self._open_own()
+            if self._handle is None:
+                self.check()
+                raise StoreChangedError(
+                    f"{self.path}: was replaced or removed before it was used. Open it again."
+                )
             return self._handle
+
+    def _open_own(self) -> FileHandle | None:
+        """Open the path; None if it does not lead to the file that is mapped."""
+        try:
+            handle = FileHandle(self.path)
+        except FileNotFoundError:
+            return None
+        return handle if self._is_own(handle.fd) else None
+
+    def _is_own(self, descriptor: int) -> bool:
+        try:
+            status = os.fstat(descriptor)
+        except OSError:  # closed
+            return False
+        return _is_at(status, self.store)
+
+
+def _is_at(status: os.stat_result, store: Store) -> bool:
+    """Return whether a file is the one that a store was opened from."""
+    mapping = store.snapshot.mapping
+    return status.st_ino == mapping.inode and status.st_dev == mapping.device
 
 
 def _layout(column: StoredColumn) -> RowLayout:
@@ -254,28 +298,26 @@ def _layout(column: StoredColumn) -> RowLayout:
     return RowLayout(offsets, shape, column.spec.numpy_dtype)
 
 
-def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[str, str]]:
-    """Return a view's record and its columns by logical name, in the order asked for."""
-    views = store.metadata.get("views") or {}
-    record: dict[str, Any] | None = None
+def _resolve(store: Store, ref: ViewRef) -> tuple[StoredView | None, dict[str, str]]:
+    """Return a view and its columns by logical name, in the order asked for."""
+    views = stored_views(store)  # the default view is the first
+    found = next((view for view in views if ref.view in (None, view.name)), None)
     available: dict[str, str] = {}
-    if ref.view is not None and ref.view not in views:
-        known = ", ".join(views) or "none"
+    if ref.view is not None and found is None:
+        known = ", ".join(view.name for view in views) or "none"
         raise RecipeMismatchError(
             f"{store.path}: no view {ref.view!r}; it has {known}. Build the store with that view."
         )
-    if views:
-        name = ref.view or str(store.metadata.get("default_view") or next(iter(views)))
-        record = views[name]
-        available = {key: value for key, value in record["columns"].items() if key != PICTURE}
+    if found is not None:
+        available = dict(found.columns)
     elif TENSOR in store.columns:
-        available = {name: name for name in store.columns if name != PICTURE}
+        available = {name: name for name in store.columns if name != IMAGE}
     if not available:
         available = {name: name for name in store.columns}
     if ref.columns is None:
-        order = {name: place for place, name in enumerate(_ORDER)}
+        order = {name: place for place, name in enumerate(VIEW_COLUMNS)}
         names = sorted(available, key=lambda name: (order.get(name, len(order)), name))
-        return record, {name: available[name] for name in names}
+        return found, {name: available[name] for name in names}
     chosen: dict[str, str] = {}
     for name in ref.columns:
         if name in available:
@@ -285,7 +327,7 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[st
         else:
             known = ", ".join(sorted({*available, *store.columns}))
             raise UnknownColumnError(f"{store.path}: no column {name!r}; it has {known}.")
-    return record, chosen
+    return found, chosen
 
 
 _open_views: weakref.WeakValueDictionary[ViewRef, StoreView] = weakref.WeakValueDictionary()
@@ -311,13 +353,7 @@ def find_view(ref: ViewRef) -> StoreView:
     """Return the view that a reference names, opened before or now."""
     found = _open_views.get(ref)
     if found is None:
-        store = open_store(ref.path, generation=ref.generation)
-        if store.fingerprint != ref.fingerprint:
-            raise StoreChangedError(
-                f"{ref.path}: was replaced by a store with other content while in use (expected"
-                f" fingerprint {ref.fingerprint[:12]}, found {store.fingerprint[:12]})."
-                " Start the training again."
-            )
+        store = reopen_store(ref.path, ref.generation, ref.fingerprint)
         found = _shared(store, ref)
         _recent[ref] = found
         while len(_recent) > _MAX_RECENT:

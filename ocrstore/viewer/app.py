@@ -1,13 +1,18 @@
-"""The routes of the viewer: the page and its files, JSON, pictures."""
+"""The web server of the viewer and its routes: the page and its files, JSON, pictures."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mimetypes
+import socket
+import threading
+import webbrowser
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -20,11 +25,13 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
+from ocrstore.viewer.auth import Guard, new_token
 from ocrstore.viewer.live import Live
 from ocrstore.viewer.query import BusyError, FilterError
 from ocrstore.viewer.renditions import SIZES
 from ocrstore.viewer.samples import Selection
 
+HOST = "127.0.0.1"
 _PICTURE_CACHE = "private, max-age=86400"
 """Pictures may be cached: their URLs contain the state of the store."""
 _TYPES = {
@@ -35,6 +42,70 @@ _TYPES = {
 }
 
 Endpoint = Callable[[Request], Response]
+
+
+class Viewer:
+    """A viewer bound to a port.
+
+    `run` serves until Ctrl-C or until any thread calls `stop`, then closes `live`.
+    """
+
+    def __init__(self, live: Live, *, port: int = 0) -> None:
+        self._live = live
+        self._socket = _bind(port)
+        self.port = int(self._socket.getsockname()[1])
+        self.token = new_token()
+        config = uvicorn.Config(
+            Guard(make_app(live), token=self.token, port=self.port),
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            timeout_graceful_shutdown=2,
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def url(self) -> str:
+        """The address to open, with the token that grants access."""
+        return f"http://{HOST}:{self.port}/?token={self.token}"
+
+    def run(self, *, ready: Callable[[], None] | None = None) -> None:
+        """Serve until stopped; `ready` is called once connections are accepted."""
+        if ready is not None:
+            ready()  # the socket listens already: a connection waits until the server runs
+        try:
+            # uvicorn finishes running requests, then raises the signal again that stopped it
+            with contextlib.suppress(KeyboardInterrupt):
+                self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+            self._live.close()
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._server.should_exit = True
+
+
+def open_browser(url: str) -> None:
+    """Open an address in the user's browser, without waiting for it."""
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+
+def _bind(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(128)
+    except OSError as exc:
+        listener.close()
+        raise OCRStoreError(
+            f"port {port} of {HOST} cannot be used: {exc.strerror}. Choose another --port, or "
+            "leave it out for a free one."
+        ) from exc
+    return listener
 
 
 def make_app(live: Live) -> Starlette:

@@ -109,7 +109,7 @@ class Guard:
         return [value.strip() for name, _, value in pairs if name.strip() == self._cookie]
 
     def _from_here(self, scope: Scope, headers: Headers) -> bool:
-        """Tell whether a request that changes something has the viewer's own origin."""
+        """Return whether a request that changes something has the viewer's own origin."""
         if scope["method"] in ("GET", "HEAD"):
             return True
         origin = headers.get("origin", "")

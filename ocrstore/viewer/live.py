@@ -1,4 +1,4 @@
-"""Hold the open store, and notice when its file is replaced, appended to, removed or damaged."""
+"""Keep a store open, and detect that its file was replaced, appended to, removed or damaged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ocrstore.errors import OCRStoreError
 from ocrstore.store import Store
-from ocrstore.viewer.predictions import Scores, Tell, read_predictions
+from ocrstore.viewer.predictions import Progress, Scores, read_predictions
 from ocrstore.viewer.samples import Catalog
 
 Signature = tuple[int, int, int, int]
@@ -40,14 +40,14 @@ class Live:
     """
 
     def __init__(
-        self, path: Path, *, predictions: Path | None = None, tell: Tell | None = None
+        self, path: Path, *, predictions: Path | None = None, progress: Progress | None = None
     ) -> None:
         self._path = path.absolute()
         self._predictions = predictions
         self._lock = threading.Lock()
         self._news: tuple[Signature | None, News] = (None, _SAME)
         self._opened: Signature | None = None
-        self.catalog = self._open(tell)
+        self.catalog = self._open(progress)
 
     def reload(self) -> Catalog:
         """Open the file again; on an error the state that is open stays."""
@@ -72,12 +72,14 @@ class Live:
                 self._news = (now, self._compare())
             return self._news[1]
 
-    def _open(self, tell: Tell | None) -> Catalog:
+    def _open(self, progress: Progress | None) -> Catalog:
         signature = self._signature()
         store = Store(self._path)
         scores = None
         if self._predictions is not None:
-            scores = Scores(store, read_predictions(self._predictions, store.keys), tell=tell)
+            scores = Scores(
+                store, read_predictions(self._predictions, store.keys), progress=progress
+            )
         catalog = Catalog(store, scores)
         self._opened, self._news = signature, (None, _SAME)
         return catalog

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from ocrstore.annotation import Annotation, read_annotation
 from ocrstore.errors import SourceError
-from ocrstore.evaluation.icdar import Pairing, PictureScore, harmonic_mean, pair
+from ocrstore.evaluation.icdar2015 import Pairing, PictureScore, harmonic_mean, pair
 from ocrstore.store import Store
 
 _PREFIX = re.compile(r"^(?:res|gt)_", re.IGNORECASE)
@@ -207,13 +207,15 @@ def _load(path: Path) -> str:
         raise SourceError(f"{path}: cannot be read: {exc.strerror or exc}.") from exc
 
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 
 class Scores:
     """Scores by the ICDAR 2015 protocol for every sample that has predictions."""
 
-    def __init__(self, store: Store, predictions: Predictions, *, tell: Tell | None = None) -> None:
+    def __init__(
+        self, store: Store, predictions: Predictions, *, progress: Progress | None = None
+    ) -> None:
         self.predictions = predictions
         self._store = store
         self.numbers: dict[str, npt.NDArray[np.float64]] = {
@@ -225,8 +227,8 @@ class Scores:
             score = self.pairing(row).score
             self._note(row, score)
             totals += (score.matched, score.truths, score.detections)
-            if tell is not None:
-                tell(done, len(predictions.boxes))
+            if progress is not None:
+                progress(done, len(predictions.boxes))
         self.total = PictureScore(*totals.tolist())
         """Counts summed over all samples."""
 
@@ -261,76 +263,6 @@ class Scores:
             self.numbers[name][row] = value
 
 
-@dataclass(frozen=True, slots=True)
-class Truths:
-    """A sample's polygons as far as they can be drawn and matched; the lists are parallel."""
-
-    polygons: list[npt.NDArray[np.float64]]
-    """(n, 2) each."""
-    ignored: list[bool]
-    texts: list[str | None] | None
-    languages: list[str | None] | None
-    unusable: int
-    """Polygons that were left out: fewer than three points, or a coordinate that is no number."""
-
-
-def typed_attributes(store: Store) -> frozenset[str]:
-    """Return which of the annotation's attributes have the type that the viewer expects.
-
-    A store may have an attribute of the same name for another purpose.
-    """
-    expected: dict[str, Callable[[Any], bool]] = {
-        "polygons": lambda kind: _is_list(kind) and _is_number(kind.value_type),
-        "ignored": pa.types.is_boolean,
-        "texts": _is_text,
-        "languages": _is_text,
-        "problems": _is_text,
-    }
-    return frozenset(
-        field.name
-        for field in store.snapshot.index.attributes
-        if field.name in expected
-        and _is_list(field.type)
-        and expected[field.name](field.type.value_type)
-    )
-
-
-def read_truths(store: Store, row: int) -> Truths:
-    """Read a sample's polygons with their flags, texts and languages."""
-    names = typed_attributes(store)
-    record = {name: value for name, value in store.attributes(row).items() if name in names}
-    polygons = record.get("polygons") or []
-    kept = [position for position, flat in enumerate(polygons) if _is_polygon(flat)]
-
-    def pick(name: str) -> list[Any] | None:
-        values = record.get(name)
-        if values is None:
-            return None
-        return [values[i] if i < len(values) else None for i in kept]
-
-    return Truths(
-        polygons=[np.asarray(polygons[i], np.float64).reshape(-1, 2) for i in kept],
-        ignored=[bool(flag) for flag in pick("ignored") or [False] * len(kept)],
-        texts=pick("texts"),
-        languages=pick("languages"),
-        unusable=len(polygons) - len(kept),
-    )
-
-
-def _is_polygon(flat: Any) -> bool:
-    if flat is None or len(flat) < 6 or len(flat) % 2:
-        return False
-    return all(value is not None and abs(value) < _LARGEST for value in flat)  # False for NaN
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def read_truths(store: Store, row: int) -> Annotation:
+    """Read a sample's polygons as far as they can be drawn and matched."""
+    return read_annotation(store, row, strict=False, min_points=3, limit=_LARGEST)

@@ -22,7 +22,6 @@ import sys
 import threading
 import unicodedata
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -80,7 +79,7 @@ class Filter:
         self._pool = _Pool(table, seconds, memory)
 
     def is_sql(self, text: str) -> bool:
-        """Tell whether a filter is a SQL condition; otherwise it is words."""
+        """Return whether a filter is a SQL condition; otherwise it is words."""
         first = _FIRST_NAME.match(_QUOTED.sub(" ", text))
         starts_with_field = first is not None and first[1].lower() in self._names
         return starts_with_field or _has_sign(text)
@@ -112,12 +111,7 @@ class Filter:
     def __enter__(self) -> Filter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _search(self, text: str) -> Rows:
@@ -252,7 +246,7 @@ class _Child:
             raise
 
     def is_alive(self) -> bool:
-        """Tell whether the process still runs; the system may have killed an idle one."""
+        """Return whether the process still runs; the system may have killed an idle one."""
         return self._process.poll() is None
 
     def select(self, condition: str) -> Rows:

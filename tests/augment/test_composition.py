@@ -295,7 +295,7 @@ def leave(keypoints, **params):
         [Painting(p=1), A.Rotate(9, p=1), A.RandomCrop(50, 60), Painting(p=0.5)],
         [Stubborn(p=0.1), Stubborn(p=1), A.CenterCrop(30, 30)],
         [A.Lambda(image=halve, keypoints=leave, p=1), A.CenterCrop(30, 30)],
-        [A.SelectiveChannelTransform([A.HorizontalFlip(p=1)], channels=[0, 2]), A.Rotate(5, p=1)],
+        [A.SelectiveChannelTransform([A.InvertImg(p=1)], channels=[0, 2]), A.Rotate(5, p=1)],
         [A.OneOrOther(A.HorizontalFlip(p=1), A.GaussNoise(p=1)), A.RandomCrop(40, 40)],
         [A.Compose([A.Rotate(20, p=1), A.RandomCrop(60, 60)], p=0.5), A.CenterCrop(50, 50)],
         [A.ToGray(p=1), A.Rotate(5, p=1), A.CenterCrop(20, 20)],

@@ -80,7 +80,7 @@ def test_an_opencv_that_lacks_something(monkeypatch, lacks, part):
 
 
 def test_what_is_drawn_stays():
-    """Memory is used again, but not while somebody holds a picture in it."""
+    """Memory is reused, but not while a picture in it is referenced."""
     source = noise(300, 400)
     matrix = cv2.getRotationMatrix2D((200, 150), 5, 1)
 

@@ -83,7 +83,7 @@ def test_the_page_states_the_slopes(load, tmp_path, capsys):
     made.append({**made[1], "error": "it broke"})
     kept = {"records": made, "command": "scale.py", "date": "2026-01-01", "minutes": 1.0}
     load("scaling.page").write_page(kept, tmp_path / "docs", tmp_path)
-    text = (tmp_path / "docs" / "benchmarks-scale.md").read_text()
+    text = (tmp_path / "docs" / "figures" / "scale.md").read_text()
     for words in (
         "Opening: 2.00 µs per sample",
         "holds 6.0 bytes per sample",

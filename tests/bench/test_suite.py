@@ -138,15 +138,16 @@ def test_page_and_plots_are_made_from_results(tmp_path):
     assert set(images) == set(page.ALT)
     for path in images.values():
         assert path.read_text("utf-8").startswith("<?xml")
-    page.write(tmp_path / "benchmarks.md", table, ABOUT, peers.available(), images)
-    text = (tmp_path / "benchmarks.md").read_text("utf-8")
+    written = tmp_path / "figures" / "peers.md"
+    page.write(written, table, ABOUT, peers.available(), images)
+    text = written.read_text("utf-8")
     assert "{" not in text.replace("{plot", "")
     assert "| **ocrstore** | 1,001 | 1.00 |" in text
     assert "20.0 times as much" in text
     assert "* Faster: limit: a bare view (0 workers, shuffled, touch: " in text
     assert "Less disk space than ocrstore's 1,000: LMDB, pickled samples (900)." in text
     assert "Not measured: no wheel \\| for this" in text
-    assert all(str(path.relative_to(tmp_path)) in text for path in images.values())
+    assert all(f"(../{path.relative_to(tmp_path)})" in text for path in images.values())
 
 
 def test_a_cell_that_dies_is_a_result(tmp_path):

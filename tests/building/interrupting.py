@@ -18,6 +18,18 @@ ADD_VIEW = (
 )
 
 
+def run_script(script):
+    """Run Python code in a child that is its own process group; returns its result."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        encoding="utf-8",
+        start_new_session=True,
+        timeout=300,
+    )
+
+
 def run_child(dataset, body, *, workers=0, code=None, call=BUILD, before=""):
     """Build in a child that does `body` when a sample has been counted; returns its result."""
     call = call.format(
@@ -47,14 +59,7 @@ def run_child(dataset, body, *, workers=0, code=None, call=BUILD, before=""):
 {textwrap.indent(textwrap.dedent(before), " " * 8)}
         {call}
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        encoding="utf-8",
-        start_new_session=True,
-        timeout=300,
-    )
+    done = run_script(script)
     if code is not None:
         assert done.returncode == code, done.stderr
     return done

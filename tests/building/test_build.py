@@ -22,7 +22,7 @@ from tests.building.conftest import QUADS, SIZE, draw, encode, kinds, with_exif
 
 
 def make(dataset, **options):
-    """Build small and in this process, unless told otherwise."""
+    """Build small and in this process, unless said otherwise."""
     options = {"size": SIZE, "workers": 0, **options}
     if "recipe" in options or "pipeline" in options:
         options.pop("size")
@@ -381,7 +381,7 @@ def test_max_pixels_and_wrong_arguments(dataset):
 
 
 def test_progress_and_announcement(dataset):
-    """The plan is announced before, progress told for every sample."""
+    """The plan is announced before, progress reported for every sample."""
     dataset.fill(4)
     dataset.add("img_1x.jpg", b"bad")
     told, plans = [], []

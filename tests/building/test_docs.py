@@ -22,7 +22,7 @@ def test_every_kind_of_problem_is_documented():
 
 def test_the_documented_recipe_is_the_default():
     """The recipe file in the documentation is the default recipe, whole."""
-    text = (DOCS / "recipes.md").read_text("utf-8")
+    text = (DOCS / "build.md").read_text("utf-8")
     (block,) = re.findall(r"```yaml\n(.+?)```", text, re.DOTALL)
     described = yaml.safe_load(block)
     assert Recipe.from_json(described) == Recipe()

@@ -1,4 +1,4 @@
-"""Maps that people already have: taken over where they are right, told where they are not."""
+"""Imported maps: used where they are valid, reported where they are not."""
 
 import numpy as np
 import pytest

@@ -102,7 +102,7 @@ def long_path(dataset):
 
 
 def unicode_forms(dataset):
-    """Make two names that look alike."""
+    """Make two names that look the same."""
     for form in ("NFC", "NFD"):
         dataset.add(unicodedata.normalize(form, "é.jpg"), JPEG, quads=None)
 

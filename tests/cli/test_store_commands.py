@@ -34,20 +34,6 @@ def store(tmp_path):
     return path
 
 
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the command line as the shell would; returns exit code, standard output and error."""
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["ocrstore", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
-
-
 def test_help_has_examples_for_every_command(run):
     """Each command explains itself with an example."""
     code, out, _ = run("--help")

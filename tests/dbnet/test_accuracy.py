@@ -22,11 +22,11 @@ def accuracy(monkeypatch):
     """Import the tool as it is run: from its own folder."""
     monkeypatch.syspath_prepend(str(TOOLS))
     yield importlib.import_module("accuracy")
-    for name in ("accuracy", "live", "scenes"):
+    for name in ("accuracy", "epoch_report", "live", "scenes"):
         sys.modules.pop(name, None)
 
 
-def test_every_step_from_a_store_equals_the_live_pipeline(accuracy, tmp_path, capsys):
+def test_every_step_from_a_store_equals_the_live_pipeline(accuracy, tmp_path):
     """To the last bits with maps rounded to float16; within a bound with float32 maps."""
     accuracy.write_scenes(tmp_path, 6)
     args = Namespace(
@@ -46,5 +46,5 @@ def test_every_step_from_a_store_equals_the_live_pipeline(accuracy, tmp_path, ca
     assert runs["store"].losses[0] == pytest.approx(runs["live"].losses[0], abs=accuracy.BOUND)
     for run in runs.values():
         assert torch.isfinite(torch.tensor(run.losses)).all()
-    accuracy.report(runs, args)
-    assert "holds: store = live with maps rounded to float16" in capsys.readouterr().out
+    text, _ = accuracy.report(runs, args)
+    assert "holds: store = live with maps rounded to float16" in text

@@ -21,7 +21,7 @@ def bench(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_pipelines_agree_and_times_add_up(bench, tmp_path, capsys):
+def test_pipelines_agree_and_times_add_up(bench, tmp_path):
     """Files, dict cache and store give equal values; the times are parts; the report is made."""
     options = {"size": 96, "batch_size": 2, "workers": 0, "epochs": 2, "count": 4, "steps": 2}
     args = Namespace(**options, prepared=str(tmp_path), ms=1.0, network=False)
@@ -46,10 +46,11 @@ def test_pipelines_agree_and_times_add_up(bench, tmp_path, capsys):
                 # the store's maps are float16
                 torch.testing.assert_close(other[name], one[name], atol=2**-12, rtol=0)
     reporting = importlib.import_module("epoch_report")
-    reporting.report(results, searched, args)
-    reporting.report_network(results, args)
-    out = capsys.readouterr().out
-    assert out.count("| views |") == 3 and "become the bottleneck?" in out
+    text = reporting.report(results, searched, args) + reporting.report_network(results, args)
+    assert text.count("| views |") == 3 and "become the bottleneck?" in text
+    reporting.write_fragment(tmp_path / "figures" / "epochs.md", "bench_epoch", text)
+    written = (tmp_path / "figures" / "epochs.md").read_text("utf-8")
+    assert written.startswith("<!-- Written by bench_epoch") and text in written
 
 
 def test_a_buffer_in_use_is_not_filled_again(bench):

@@ -6,7 +6,7 @@ import torch
 
 from ocrstore.dbnet.metrics import CLEval, HMean, SampleMean
 from ocrstore.evaluation.cleval import score_characters
-from ocrstore.evaluation.icdar import match
+from ocrstore.evaluation.icdar2015 import pair
 
 
 def box(left, top, right, bottom):
@@ -22,8 +22,8 @@ WORD = box(0, 0, 80, 20)
 def test_the_metric_divides_sums_not_means():
     """Two pictures: 1 of 1 and 1 of 3 found, with 2 detections each: P 2/4, R 2/4."""
     metric = HMean()
-    metric.update([match([A, FAR], [A], [False])], ["one"])
-    found = match([A, box(500, 0, 600, 20)], [A, FAR, FAR], np.zeros(3, bool))
+    metric.update([pair([A, FAR], [A], [False]).score], ["one"])
+    found = pair([A, box(500, 0, 600, 20)], [A, FAR, FAR], np.zeros(3, bool)).score
     metric.update([found], ["two"])
     assert {k: v.item() for k, v in metric.compute().items()} == {
         "precision": 0.5,
@@ -38,7 +38,7 @@ def test_the_metric_divides_sums_not_means():
 def test_an_empty_metric_is_zero():
     """No truth and no detection in the whole set: zeros, as the protocol has it; not nan."""
     metric = HMean()
-    metric.update([match([], [], [])], ["empty"])
+    metric.update([pair([], [], []).score], ["empty"])
     assert torch.stack(list(metric.compute().values())).tolist() == [0, 0, 0]
 
 
@@ -84,5 +84,5 @@ def test_means_are_weighted_by_samples():
 def test_figures_are_float32():
     """MPS has no float64."""
     metric = HMean()
-    metric.update([match([A], [A], [False])], ["one"])
+    metric.update([pair([A], [A], [False]).score], ["one"])
     assert all(value.dtype == torch.float32 for value in metric.compute().values())

@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_a_decode_error(make, tmp_path):
 
 
 def test_a_file_that_may_not_be_read(public_path, as_nobody):
-    """A user without the permission is told so, with the path."""
+    """Without the permission the error says so, with the path."""
     path = public_path / "secret.jpg"
     path.write_bytes(b"x")
     path.chmod(0)

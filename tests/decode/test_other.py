@@ -248,7 +248,7 @@ def test_a_gif_frame_smaller_than_the_screen_lies_on_white():
 
 
 def test_a_gif_with_a_background_outside_its_palette():
-    """A background index nobody uses does not cost the picture."""
+    """A background index that is not used does not matter."""
     data = bytearray(encode(picture("P"), "GIF"))
     data[11] = 255
     np.testing.assert_array_equal(decode(bytes(data)).pixels, reference(bytes(data)))

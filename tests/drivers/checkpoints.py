@@ -25,7 +25,7 @@ LIBRARY.faults_calls.restype = ctypes.c_long
 
 
 def content(number: int) -> dict[str, object]:
-    """Return a checkpoint of 100 kB that is told from others by its number."""
+    """Return a checkpoint of 100 kB that is identified by its number."""
     return {"number": number, "state_dict": {"weight": torch.full((25_000,), float(number))}}
 
 

@@ -71,7 +71,7 @@ def kill_at_any_call(position: int) -> Iterator[int]:
 
 
 def count_calls(path: Path, operation: str) -> int:
-    """Run the operation in a child that nobody kills; return how many calls it makes."""
+    """Run the operation in a child that is not killed; return how many calls it makes."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

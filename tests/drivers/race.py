@@ -28,7 +28,7 @@ def row(number: int) -> dict[str, np.ndarray]:
 
 
 def create(path: Path, samples: int = 3) -> None:
-    """Write the store anew."""
+    """Write the store again."""
     with ocrstore.create(path, SPEC, overwrite=True) as writer:
         for number in range(samples):
             writer.append(str(number), row(number), attributes={"number": number})

@@ -4,7 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrstore.evaluation.polygons import area, intersection_areas, iou_matrix, to_paths
+from ocrstore.evaluation.polygons import area, intersection_areas, to_paths
+from tests.evaluation.iou import iou_matrix
 
 SQUARE = [(0, 0), (10, 0), (10, 10), (0, 10)]
 

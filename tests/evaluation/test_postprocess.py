@@ -6,7 +6,6 @@ import pyclipper
 import pytest
 
 from ocrstore.errors import SchemaError
-from ocrstore.evaluation.polygons import iou_matrix
 from ocrstore.evaluation.postprocess import (
     DB_RULES,
     PostParams,
@@ -15,6 +14,7 @@ from ocrstore.evaluation.postprocess import (
     polygon_offset,
     rectangle_offsets,
 )
+from tests.evaluation.iou import iou_matrix
 
 
 def box(left, top, right, bottom):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +16,8 @@ import ocrstore
 @pytest.fixture(scope="module")
 def small(memory_folder):
     """A small store with three generations, free pages, all kinds of rows; and its content."""
-    path = memory_folder / "mutation.ocrs"
+    # made again when this process gets tests of this file a second time
+    path = Path(tempfile.mkdtemp(dir=memory_folder)) / "mutation.ocrs"
     spec = {
         "image": ocrstore.Column("uint8", (None, 3)),
         "map": ocrstore.Column("float16", (4,)),

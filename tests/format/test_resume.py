@@ -359,7 +359,7 @@ def test_one_journal_by_whatever_link(path):
 
 
 def test_a_start_over_uses_nothing(path):
-    """`start_over` makes a new store anew although the same work lies unfinished beside it."""
+    """`start_over` makes a new store although the same work is unfinished beside it."""
     for start_over, resumed in ((False, 0), (False, 4), (True, 0)):
         writer = ocrstore.create(
             path, SPEC, overwrite=True, resume="w", start_over=start_over, group_rows=4
@@ -422,7 +422,7 @@ def test_no_file_can_be_made_beside_the_store(path, write):
 
 @pytest.mark.parametrize("base", [{}, [], None, 7, {"groups": "a"}, {"more": 1}])
 def test_a_record_that_makes_no_sense(path, base):
-    """A hidden file that nobody could have written is nobody's work."""
+    """A hidden file that no writer could have written is not unfinished work."""
     change(path, stop=18)
     partial = partial_path(path)
     data = bytearray(partial.read_bytes())
@@ -464,7 +464,7 @@ def test_what_cannot_begin_leaves_nothing(path, monkeypatch, with_work):
 
 
 def test_damage_without_reading_rows(path):
-    """An extent whose directory is not that of the journal is told without reading its rows."""
+    """An extent whose directory is not that of the journal is reported without reading its rows."""
     change(path, stop=18)
     data = path.read_bytes()
     at = data.rindex(b"OCRSEXT1")

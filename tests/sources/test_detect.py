@@ -56,7 +56,7 @@ def test_every_dialect_is_in_the_table():
 @pytest.mark.parametrize("dialect", LOOKED)
 @pytest.mark.parametrize("place", ["file", "folder", "beside", "sibling"])
 def test_recognised_by_looking(make, dialect, place):
-    """The same polygon is read from every dialect, wherever its file lies; the place is told."""
+    """The same polygon is read from every dialect, wherever its file is; the place is reported."""
     name, content = FILES[dialect]
     images = make({"a.jpg": None})
     if place == "beside":
@@ -110,7 +110,7 @@ def test_whole_tree_given_as_images(make):
 
 
 def test_nothing_found_is_a_plain_folder(make):
-    """Without annotations every picture is kept, not annotated, and where was looked is told."""
+    """Without annotations every picture is kept, not annotated; searched places are reported."""
     source = open_source(make({"a.jpg": None, "README.txt": "nothing here\n"}))
     assert source.dialect == "folder" and "no annotations found beside" in source.description
     (sample,) = source
@@ -200,7 +200,7 @@ def test_empty_annotations_folder(make):
 
 
 def test_other_files_among_annotations(make):
-    """Files the dialect does not read, and links to nothing, are told wherever they lie."""
+    """Files the dialect does not read, and links to nothing, are reported wherever they lie."""
     images = make({"a.jpg": None})
     gt = make({"gt_a.txt": LINE, "README.md": "x", "b.json": "{}"}, into="gt")
     (gt / "gt_b.txt").symlink_to(gt / "gone.txt")
@@ -214,7 +214,7 @@ def test_other_files_among_annotations(make):
 
 
 def test_annotations_inside_the_images_folder(make):
-    """What lies in an annotations folder among the pictures is told once."""
+    """What lies in an annotations folder among the pictures is reported once."""
     images = make({"a.jpg": None, "gt/gt_a.txt": LINE, "gt/README.md": "x", "notes.md": "x"})
     for annotations in (None, images / "gt", images / "gt" / ".." / "gt", images):
         source = open_source(images, annotations=annotations)

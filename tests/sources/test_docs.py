@@ -81,7 +81,7 @@ def test_per_picture_example(make, example, kinds):
 
 
 def test_dialect_that_fails(make, example):
-    """An error inside a dialect costs one picture its annotation, and is told with its type."""
+    """An error inside a dialect loses one picture's annotation, and is reported with its type."""
     example("Boxes")
     images = make({"a.jpg": None, "b.jpg": None, "a.boxes": "x = y", "b.boxes": "1 2 3 4 = ?"})
     source = open_source(images)

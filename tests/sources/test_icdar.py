@@ -117,7 +117,7 @@ def test_box_files_have_numeric_texts(read):
     ],
 )
 def test_bad_line(read, line, kind):
-    """A line that is no quadrilateral is told by kind and position; the others are kept."""
+    """A line that is no quadrilateral is reported by kind and position; the others are kept."""
     good = "1,2,3,4,5,6,7,8,good"
     sample = read(f"{good}\n{line}\n{good}")
     assert [p.text for p in sample.polygons] == ["good", "good"]
@@ -131,7 +131,7 @@ def test_line_number_is_told(read):
 
 
 def test_reversed_box(read):
-    """A box whose corners are the wrong way round is left out and told."""
+    """A box whose corners are the wrong way round is left out and reported."""
     sample = read("1,2,3,4,a\n9,2,3,4,b")
     assert [(p.kind, p.polygon) for p in sample.problems] == [("bad-box", 1)]
 
@@ -248,7 +248,7 @@ OFFSETS = ",".join(str(n) for n in [0, 0, *([10, 0] * 6), *([10, 20] * 7)])
     ],
 )
 def test_layouts_recognised(make, lines, dialect, expected):
-    """Layouts that look like ICDAR's are told apart by all lines together."""
+    """Layouts that look like ICDAR's are distinguished by all lines together."""
     images = make({"a.jpg": None})
     make({"a.txt": "\n".join(lines)}, into="gt")
     source = open_source(images)
@@ -287,12 +287,12 @@ def test_doubtful_layouts_are_refused(make, lines, choice):
     ],
 )
 def test_file_names(read, name):
-    """The picture is told from each way such files are named."""
+    """The picture is found for each way such files are named."""
     assert len(read("1,2,3,4,5,6,7,8,w", name=name).polygons) == 1
 
 
 def test_two_files_for_one_picture(make, kinds):
-    """The file that has the picture's own name counts; the other is told."""
+    """The file that has the picture's own name counts; the other is reported."""
     images = make({"a.jpg": None})
     make({"gt_a.txt": "1,2,3,4,5,6,7,8,x", "a.txt": "1,2,3,4,5,6,7,8,y"}, into="gt")
     source = open_source(images)

@@ -141,7 +141,7 @@ BAD = [
 
 @pytest.mark.parametrize(("content", "expected"), [r[1:] for r in BAD], ids=[r[0] for r in BAD])
 def test_regions_left_out(read, content, expected):
-    """A region that cannot be used is told by kind and position; the picture stays annotated."""
+    """A region that cannot be used is reported by kind and position; the picture stays annotated."""
     sample, source = read(content, name="Label.txt" if isinstance(content, str) else "a.json")
     assert outcome(sample) == ([], expected) and sample.annotated
     assert all(p.key == "a.jpg" for p in sample.problems) and source.problems == ()
@@ -159,13 +159,13 @@ def test_several_parts_are_several_polygons(read):
 
 
 def test_mask_with_a_box(read):
-    """A run-length mask is told, and its box taken."""
+    """A run-length mask is reported, and its box taken."""
     sample, _ = read(coco({"segmentation": RLE, "bbox": [0, 0, 9, 9], "iscrowd": 1}))
     assert outcome(sample) == ([(SQUARE, None, True, None)], [("rle-boxed", 0)])
 
 
 def test_coco_ids(read, kinds):
-    """Ids that are missing, unknown or given twice are told once each."""
+    """Ids that are missing, unknown or given twice are reported once each."""
     images = (
         {"id": 1, "file_name": "a.jpg"},
         {"id": 1, "file_name": "again.jpg"},
@@ -203,7 +203,7 @@ UNUSABLE = [
     ("content", "kind"), [r[1:] for r in UNUSABLE], ids=[r[0] for r in UNUSABLE]
 )
 def test_annotation_left_out(read, content, kind):
-    """An annotation that cannot be used as a whole leaves its picture not annotated, and is told."""
+    """An annotation that cannot be used as a whole leaves its picture not annotated, and is reported."""
     sample, _ = read(content, name="Label.txt" if isinstance(content, str) else "a.json")
     assert not sample.annotated and sample.polygons == ()
     assert [(p.kind, p.key, p.polygon) for p in sample.problems] == [(kind, "a.jpg", None)]
@@ -244,7 +244,7 @@ def test_file_for_all_pictures_is_refused(read, content, format):
 
 
 def test_json_error_has_a_position(read):
-    """Broken JSON is told with line and column."""
+    """Broken JSON is reported with line and column."""
     with pytest.raises(SourceError, match="line 2, column 12"):
         read('{"images":\n {"a.jpg": oops}}')
 
@@ -254,7 +254,7 @@ def test_json_error_has_a_position(read):
     [({"instances": []}, "missing-key"), ({"img_path": 3}, "bad-structure"), (7, "bad-structure")],
 )
 def test_mmocr_picture_without_name(read, kinds, entry, kind):
-    """An element without a usable name is told; the others are read."""
+    """An element without a usable name is reported; the others are read."""
     document = mmocr({"polygon": FLAT})
     document["data_list"].insert(0, entry)
     sample, source = read(document)
@@ -262,7 +262,7 @@ def test_mmocr_picture_without_name(read, kinds, entry, kind):
 
 
 def test_paddle_lines(read, kinds):
-    """Lines without tab or path are told by number; CRLF, blank lines and a mark are no trouble."""
+    """Lines without tab or path are reported by number; CRLF, blank lines and a mark are no trouble."""
     good = paddle({"transcription": "w", "points": SQUARE})
     content = ("\ufeff" + good + "\nno tab here\n\t[]\n").replace("\n", "\r\n")
     sample, source = read(content, name="Label.txt")
@@ -271,7 +271,7 @@ def test_paddle_lines(read, kinds):
 
 
 def test_same_picture_twice(read):
-    """The first annotation of a picture counts, the second is told."""
+    """The first annotation of a picture counts, the second is reported."""
     one, two = (paddle({"transcription": t, "points": SQUARE}) for t in "12")
     sample, source = read(one + two, name="Label.txt")
     assert [p.text for p in sample.polygons] == ["1"]
@@ -279,7 +279,7 @@ def test_same_picture_twice(read):
 
 
 def test_same_json_key_twice(read):
-    """JSON that names a picture twice in one object: the first counts, and it is told."""
+    """JSON that names a picture twice in one object: the first counts, and it is reported."""
     one, two = (json.dumps({"words": {"1": {"points": SQUARE, "transcription": t}}}) for t in "12")
     sample, source = read(f'{{"images": {{"a.jpg": {one}, "a.jpg": {two}}}}}')
     assert [p.text for p in sample.polygons] == ["1"]
@@ -287,7 +287,7 @@ def test_same_json_key_twice(read):
 
 
 def test_json_in_other_encodings(read):
-    """UTF-16 with a mark and UTF-8 with a mark are read; Latin-1 is read and told."""
+    """UTF-16 with a mark and UTF-8 with a mark are read; Latin-1 is read and reported."""
     text = json.dumps(words(points=SQUARE, transcription="é"), ensure_ascii=False)
     for data, told in (
         (text.encode("utf-8-sig"), []),
@@ -299,7 +299,7 @@ def test_json_in_other_encodings(read):
 
 
 def test_labelme_names_another_picture(make, kinds):
-    """A file named after one picture that speaks of another: its own name wins, and it is told."""
+    """A file named after one picture that names another: the file's name wins; reported."""
     shape = {"label": "w", "points": SQUARE}
     images = make({"a.jpg": None, "b.jpg": None, "a.json": labelme(shape, path="..\\d\\b.jpg")})
     source = open_source(images)
@@ -343,13 +343,13 @@ MORE_BAD = [
     ("content", "expected"), [r[1:] for r in MORE_BAD], ids=[r[0] for r in MORE_BAD]
 )
 def test_more_regions_left_out(read, content, expected):
-    """Odd values in unexpected places are told like the others."""
+    """Odd values in unexpected places are reported like the others."""
     sample, _ = read(content)
     assert outcome(sample) == ([], expected)
 
 
 def test_labelme_without_usable_name(make, kinds):
-    """Files that match by neither name nor content are told as missing pictures."""
+    """Files that match by neither name nor content are reported as missing pictures."""
     shape = {"label": "w", "points": SQUARE}
     images = make(
         {"a.jpg": None, "a.json": labelme(shape), "x.json": "[", "y.json": {"shapes": []}}
@@ -359,7 +359,7 @@ def test_labelme_without_usable_name(make, kinds):
 
 
 def test_annotations_of_a_picture_by_two_ids(read, kinds):
-    """A picture listed under two ids has the annotations of the first; the second is told."""
+    """A picture listed under two ids has the annotations of the first; the second is reported."""
     images = ({"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "a.jpg"})
     box = {"bbox": [0, 0, 9, 9]}
     sample, source = read(coco(box, {**box, "image_id": 2}, images=images))

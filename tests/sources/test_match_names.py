@@ -96,7 +96,7 @@ def test_no_annotation_names_any_picture(make):
 
 
 def test_many_folders_with_one_name_stay_fast(make):
-    """A thousand pictures of one name in different folders are told apart without comparing all."""
+    """A thousand pictures of one name in different folders are distinguished without comparing all."""
     names = [f"{n}/img.jpg" for n in range(1000)]
     images = make(dict.fromkeys(names))
     annotations = make({"w.json": words(*(f"data/{name}" for name in names))}, into="ann")

@@ -29,7 +29,7 @@ def test_every_suffix_in_any_case(make, suffix):
 
 
 def test_other_files_are_reported(make):
-    """A file that is no picture is not a sample, and is told of."""
+    """A file that is no picture is not a sample, and is reported of."""
     source = open_source(make({"a.jpg": None, "notes.md": "hello", "sub/b.pdf": "x"}))
     assert source.keys == ("a.jpg",)
     told = [p.message for p in source.problems if p.kind == "not-a-picture"]
@@ -60,7 +60,7 @@ def test_link_to_a_folder_is_followed(make):
 
 
 def test_loops_end(make):
-    """A link back to a folder above is not entered again, and is told of."""
+    """A link back to a folder above is not entered again, and is reported of."""
     root = make({"sub/a.jpg": None})
     (root / "sub" / "up").symlink_to(root)
     (root / "sub" / "self").symlink_to(root / "sub")
@@ -119,7 +119,7 @@ def test_folder_that_cannot_be_listed(public_path, as_nobody):
     [({}, "no picture in it"), ({"a.txt": "x"}, "1 other files")],
 )
 def test_no_pictures_is_an_error(make, files, part):
-    """A folder without any picture is refused, and what is in it is told."""
+    """A folder without any picture is refused, and what is in it is reported."""
     with pytest.raises(SourceError, match=part):
         open_source(make(files))
 

@@ -80,7 +80,7 @@ def test_row(make, kinds, case):
 
 
 def test_wrong_json_of_a_picture_file(make, kinds):
-    """Wrong JSON in a picture's own file costs that picture its annotation, and is told."""
+    """Wrong JSON in a picture's own file loses the annotation of that picture, and is reported."""
     images = make({"a.jpg": None, "a.json": '{"shapes": [}'})
     source = open_source(images, annotations=images, format="labelme")
     assert not source["a.jpg"].annotated and kinds(source) == {"bad-json": 1}

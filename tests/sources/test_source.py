@@ -40,7 +40,7 @@ def test_missing_pictures_are_known_at_once(source):
 
 
 def test_files_are_read_when_asked_for(source, tmp_path):
-    """A file of one picture is read with its sample, each time anew."""
+    """A file of one picture is read with its sample, each time again."""
     (tmp_path / "gt" / "gt_a.txt").write_text(LINE * 5)
     assert len(source["a.jpg"].polygons) == 5
 

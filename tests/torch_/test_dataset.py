@@ -23,6 +23,8 @@ from torch.utils.data import (
 )
 
 import ocrstore
+from ocrstore.maps import MapParams
+from ocrstore.recipe import Recipe
 from ocrstore.torch import Batch, OCRStoreDataset, Sample
 from ocrstore.torch.memory.page_cache import cached_pages, is_cached
 from ocrstore.torch.store_view import _open_views
@@ -169,6 +171,79 @@ def test_patterns_name_stores(tmp_path, store_path, other_path):
         OCRStoreDataset(str(tmp_path / "*.none"))
     with pytest.raises(ocrstore.NotAStoreError, match="no store was given"):
         OCRStoreDataset([])
+
+
+def small_store(path, *, size=32, codec="raw", dtype="float16", whole=True, extra=(), **maps):
+    """Write two samples of one view: a picture and a map, and whole pictures if asked for."""
+    recipe = Recipe.make(size=size, maps=MapParams(**maps))
+    columns = {
+        "tensor": ocrstore.Column("uint8", (*recipe.size, 3), codec=codec),
+        "prob_map": ocrstore.Column(dtype, recipe.size),
+    }
+    record = {
+        "recipe": recipe.to_json(),
+        "fingerprint": recipe.fingerprint,
+        "columns": {name: name for name in columns},
+    }
+    if whole:
+        columns["image"] = ocrstore.Column("uint8", (None, None, 3))
+    columns |= {name: ocrstore.Column("uint8", (4,)) for name in extra}
+    record["columns"] |= {name: name for name in extra}
+    metadata = {"views": {"v": record}, "default_view": "v"}
+    with ocrstore.create(path, columns=columns, metadata=metadata) as writer:
+        for number in range(2):
+            arrays = {
+                name: np.zeros([side or 9 for side in column.shape], column.dtype)
+                for name, column in columns.items()
+            }
+            writer.append(f"{number}.jpg", arrays)
+    return path
+
+
+@pytest.mark.parametrize("how", ["list", "pattern"])
+@pytest.mark.parametrize(
+    ("options", "differs"),
+    [
+        ({"size": 48}, ["recipe.size: [32, 32] -> [48, 48]"]),
+        ({"shrink_ratio": 0.5}, ["recipe.maps.shrink_ratio: 0.4 -> 0.5"]),
+        ({"dtype": "float32"}, ['columns.prob_map.dtype: "float16" -> "float32"']),
+        ({"extra": ["edge"]}, ["columns.edge"]),
+    ],
+    ids=["size", "maps", "dtype", "column"],
+)
+def test_stores_that_differ_are_not_mixed(tmp_path, how, options, differs):
+    """Other recipes, dtypes or columns in one data set are an error that lists them by store."""
+    first, same = small_store(tmp_path / "a.ocrs"), small_store(tmp_path / "b.ocrs")
+    other = small_store(tmp_path / "c.ocrs", **options)
+    paths = [first, same, other] if how == "list" else str(tmp_path / "?.ocrs")
+    with pytest.raises(ocrstore.RecipeMismatchError, match=r"(?s)a\.ocrs.*c\.ocrs") as caught:
+        OCRStoreDataset(paths)
+    message = str(caught.value)
+    assert "b.ocrs" not in message and "ConcatDataset" in message
+    for line in differs:
+        assert line in message
+    assert len(OCRStoreDataset([first, same])) == 4
+    assert len(ConcatDataset([OCRStoreDataset(first), OCRStoreDataset(other)])) == 4
+
+
+def test_what_does_not_matter_may_differ(tmp_path):
+    """Codecs, whole pictures beside a view, and what a transform does not look at."""
+    first = small_store(tmp_path / "a.ocrs")
+    coded = small_store(tmp_path / "b.ocrs", codec="zstd")
+    bare = small_store(tmp_path / "c.ocrs", whole=False)
+    large = small_store(tmp_path / "d.ocrs", size=48)
+    shrunk = small_store(tmp_path / "e.ocrs", shrink_ratio=0.5)
+    assert len(OCRStoreDataset([first, coded, bare])) == 6
+    assert len(OCRStoreDataset([first, large, shrunk], columns=["image"])) == 6
+
+    def same(image, keypoints):
+        return {"image": image, "keypoints": keypoints}
+
+    assert len(OCRStoreDataset([first, large], transform=same)) == 4
+    for others, line in (([shrunk], "recipe.maps"), ([bare], "columns.image: true -> false")):
+        with pytest.raises(ocrstore.RecipeMismatchError, match=line):
+            OCRStoreDataset([first, *others], transform=same)
+    assert len(OCRStoreDataset([first, shrunk], transform=same, map_params=MapParams())) == 4
 
 
 def test_samplers_of_torch(dataset, store):
@@ -394,17 +469,21 @@ def test_names_of_a_batch_can_be_removed_and_set(dataset):
 def test_stores_of_several_sizes(dataset, tmp_path, monkeypatch):
     """Their pictures are lists of tensors that are moved and pinned as tensors are."""
     small = make_store(tmp_path / "small.ocrs", samples=3, sizes=(96,))
-    several = OCRStoreDataset([dataset.views[0].path, small], columns=["tensor"])
-    moved = several[[0, 38]].to("meta")
+    both = [OCRStoreDataset(path, columns=["tensor"]) for path in (dataset.views[0].path, small)]
+
+    def mixed():
+        return next(iter(DataLoader(ConcatDataset(both), 2, sampler=[0, 38])))
+
+    moved = mixed().to("meta")
     assert [image.device.type for image in moved["images"]] == ["meta", "meta"]
     assert [tuple(image.shape[1:]) for image in moved["images"]] == [(160, 160), (96, 96)]
     assert moved["polygons"] and moved["rows"].device.type == "cpu"  # what describes samples stays
     with pytest.raises(TypeError, match="'images' is a list, not a tensor"):
-        several[[0, 38]].copy_into({"images": torch.empty(2, 3, 160, 160, dtype=torch.uint8)})
+        mixed().copy_into({"images": torch.empty(2, 3, 160, 160, dtype=torch.uint8)})
     monkeypatch.setattr("ocrstore.torch.batch._has_accelerator", lambda: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
-    images = several[[0, 38]]["images"]
-    for pinned in (several[[0, 38]].pin_memory(), Batch({"images": images}).pin_memory()):
+    images = mixed()["images"]
+    for pinned in (mixed().pin_memory(), Batch({"images": images}).pin_memory()):
         assert all(map(torch.equal, pinned["images"], [image + 1 for image in images]))
 
 

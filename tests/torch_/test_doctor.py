@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from ocrstore.cli import cli
+from ocrstore.machine import Memory, ProcessMemory, memory_of
 from ocrstore.torch import doctor
-from ocrstore.torch.doctor import ProcessMemory, measure, memory_of
+from ocrstore.torch.doctor import measure
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' accounting")
 
@@ -46,8 +47,7 @@ def make_diagnosis(**changes):
         "file_nbytes": 10**9,
         "view_nbytes": 10**9,
         "cached_nbytes": 0,
-        "available_nbytes": 10**8,
-        "limit_nbytes": None,
+        "memory": Memory(10**10, 10**8, "machine"),
         "shm_nbytes": 64 * 2**20,
         "strategy": "leases",
         "finder": "scan",
@@ -61,22 +61,14 @@ def make_diagnosis(**changes):
 
 def test_a_store_larger_than_memory_is_a_problem(store_path, monkeypatch):
     """Exit code 1 and the remedy when RAM or the control group's limit will not hold an epoch."""
+    enough = Memory(10**10, 10**10, "cgroup")
     assert make_diagnosis().fits is False
-    assert make_diagnosis(available_nbytes=10**10).fits is True
-    assert make_diagnosis(available_nbytes=10**10, limit_nbytes=10**8).fits is False
-    assert make_diagnosis(cached_nbytes=95 * 10**7).fits is True
-    assert make_diagnosis(available_nbytes=None).fits is None
+    assert make_diagnosis(memory=enough).fits is True
     assert make_diagnosis().worker_nbytes is None
     large = ProcessMemory(rss=5, pss=4, pss_anonymous=3)
     findings = (
         (make_diagnosis(), 1),
-        (make_diagnosis(available_nbytes=None), 0),
-        (
-            make_diagnosis(
-                available_nbytes=10**10, store=large, bare=ProcessMemory(), shm_growth=0
-            ),
-            0,
-        ),
+        (make_diagnosis(memory=enough, store=large, bare=ProcessMemory(), shm_growth=0), 0),
     )
     for finding, code in findings:
         monkeypatch.setattr(doctor, "diagnose", lambda *args, found=finding, **options: found)
@@ -87,21 +79,3 @@ def test_a_store_larger_than_memory_is_a_problem(store_path, monkeypatch):
         assert "page cache:" in done.output and "batches: leases" in done.output
         assert ("PSS divides it" in done.output) == (finding.store is not None)
         assert ("An epoch fits into memory" in done.output) == (finding.fits is True)
-
-
-def test_limits_of_control_groups(tmp_path):
-    """The smallest limit on the way up counts, in both versions of control groups."""
-    inner = tmp_path / "root" / "a" / "b"
-    inner.mkdir(parents=True)
-    (tmp_path / "root" / "a" / "memory.max").write_text("5000000\n")
-    (inner / "memory.max").write_text("max\n")
-    group = tmp_path / "cgroup"
-    group.write_text("0::/a/b\n")
-    assert doctor._limit(tmp_path / "root", group) == 5000000
-    first = tmp_path / "root" / "memory" / "docker"
-    first.mkdir(parents=True)
-    (first / "memory.limit_in_bytes").write_text("7000")
-    (tmp_path / "root" / "memory" / "memory.limit_in_bytes").write_text(str(2**63 - 4096))
-    group.write_text("4:memory:/docker\n3:cpu:/docker\n")
-    assert doctor._limit(tmp_path / "root", group) == 7000
-    assert doctor._limit(tmp_path / "root", tmp_path / "none") is None

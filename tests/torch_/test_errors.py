@@ -140,6 +140,13 @@ def test_what_is_no_row_is_never_taken_for_one(store_path):
     assert dataset[[torch.tensor(3), torch.tensor(1)]]["rows"].tolist() == [3, 1]
 
 
+def flipped(image, keypoints):
+    """A transform that spawned workers can import."""
+    moved = keypoints.copy()
+    moved[:, 0] = image.shape[1] - 1 - moved[:, 0]
+    return {"image": np.ascontiguousarray(image[:, ::-1]), "keypoints": moved}
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("transform", [None, "some"])
 def test_a_store_that_was_cut(own_path, workers, transform):
@@ -174,6 +181,55 @@ def test_a_store_that_was_replaced(own_path, tmp_path, workers):
     for data in (reference, pickled):
         with pytest.raises(ocrstore.StoreChangedError, match="was replaced"):
             pickle.loads(data)
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("transform", [None, flipped])
+def test_a_store_that_was_compacted(own_path, start, transform):
+    """The same content in a new file, at other offsets, is no reason to stop a training."""
+    with ocrstore.edit(own_path) as writer:
+        writer.delete(ocrstore.open(own_path).keys[0])  # leaves a gap that compacting closes
+    dataset = OCRStoreDataset(own_path, columns=["tensor", "prob_map"], transform=transform)
+    store = ocrstore.open(own_path)
+    pictures = [store["tensor" if transform is None else "image"][row] for row in range(36)]
+    inode = own_path.stat().st_ino
+    loader = DataLoader(
+        dataset, None, sampler=range(35, -1, -1), num_workers=2, multiprocessing_context=start
+    )
+    batch, reference = dataset[0:1], pickle.dumps(dataset)
+    for epoch in range(3):
+        for taken in loader:
+            picture = pictures[int(taken["row"])]
+            picture = picture if transform is None else picture[:, ::-1]
+            assert np.array_equal(taken["image"].permute(1, 2, 0), picture)
+        if epoch < 2:
+            ocrstore.compact(own_path)
+            assert own_path.stat().st_ino != inode
+    assert np.array_equal(batch["images"], dataset[0:1]["images"])
+    _open_views.clear()  # as a spawned worker finds it
+    again = pickle.loads(reference)
+    assert np.array_equal(again[0]["image"], batch["images"][0])
+    make_store(own_path.with_name("new.ocrs"), samples=36, seed=78)
+    own_path.with_name("new.ocrs").replace(own_path)
+    for data in (dataset, again):
+        with pytest.raises(ocrstore.StoreChangedError, match="was replaced by another file"):
+            data[0]["image"].sum()
+
+
+def test_a_descriptor_that_was_closed_after_a_fork(own_path):
+    """A daemon closes what it inherited; the numbers of descriptors are then other files'."""
+    view = OCRStoreDataset(own_path).views[0]
+    truth = view.take("tensor", np.arange(3)).copy()
+    child = os.fork()
+    if child == 0:
+        try:
+            number = view._handle.fd
+            os.dup2(os.open(os.devnull, os.O_RDONLY), number)
+            equal = np.array_equal(view.take("tensor", np.arange(3)), truth)
+            os._exit(0 if equal else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_store_that_was_removed_stays_readable(own_path):
@@ -245,7 +301,7 @@ def test_a_store_that_is_being_overwritten(own_path, tmp_path):
 
 
 def test_an_equal_store_written_over_is_opened_anew(tmp_path, monkeypatch):
-    """Equal samples from a later build: who had it open is told, a new data set reads it."""
+    """Equal samples from a later build: who had it open is reported, a new data set reads it."""
     first = OCRStoreDataset(make_store(tmp_path / "val.ocrs", samples=5))
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     later = make_store(tmp_path / "later.ocrs", samples=5)

@@ -80,7 +80,7 @@ def test_a_port_in_use(run, shared_store):
 def test_without_the_server_library(run, shared_store, monkeypatch):
     """The message says what to install."""
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "ocrstore.viewer.serve", raising=False)
+    monkeypatch.delitem(sys.modules, "ocrstore.viewer.app", raising=False)
     code, error = run(shared_store)
     assert code == 2 and "ocrstore[view]" in error
 
@@ -97,7 +97,7 @@ def test_matching_needs_no_torch():
     """Neither the viewer nor the evaluation imports torch."""
     pytest.importorskip("uvicorn", reason="the viewer needs ocrstore[view]")
     code = (
-        "import sys, ocrstore.viewer.serve, ocrstore.viewer.live; "
+        "import sys, ocrstore.viewer.app, ocrstore.viewer.live; "
         "print([n for n in ('torch', 'lightning', 'duckdb') if n in sys.modules])"
     )
     done = subprocess.run(

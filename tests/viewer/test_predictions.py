@@ -1,4 +1,4 @@
-"""Predictions: the files they come in, whose they are, how they fare."""
+"""Predictions: file formats, matching to samples, scores."""
 
 import json
 

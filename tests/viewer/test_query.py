@@ -323,7 +323,7 @@ def test_processes_that_die(children):
 
 
 def test_two_at_a_time(children):
-    """Of many slow queries two run, some wait, the rest is told at once; words never wait."""
+    """Of many slow queries two run, some wait, the rest is refused at once; words never wait."""
     found = []
 
     def ask(made):

@@ -97,8 +97,9 @@ def draw(docs: Path) -> None:
     results, about = read_csv(docs / "benchmarks.csv")
     peers = available()
     images = plots.draw_all(Table(results), about, peers, docs / "images")
-    page.write(docs / "benchmarks.md", Table(results), about, peers, images)
-    print(f"wrote {docs / 'benchmarks.md'} and {len(images)} plots")
+    written = docs / "figures" / "peers.md"
+    page.write(written, Table(results), about, peers, images)
+    print(f"wrote {written} and {len(images)} plots")
 
 
 def main(arguments: list[str]) -> None:

@@ -1,7 +1,8 @@
-"""Writes docs/benchmarks.md: the template's words, with tables and figures from the results."""
+"""Write docs/figures/peers.md: the template's text, with tables and figures from the results."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ def write(
     peers: Sequence[Peer],
     images: Mapping[str, Path],
 ) -> None:
-    """Write the page; what was not measured is left out or said to be so."""
+    """Write the text; what was not measured is left out or said to be so."""
     made = {
         **about,
         "about": f"{about['date']}, {about['machine']}, {about['system']}, torch {about['torch']};"
@@ -53,9 +54,10 @@ def write(
     text = TEMPLATE.read_text("utf-8")
     for name in ALT:
         image = images.get(name)
-        link = f"![{ALT[name]}]({image.relative_to(path.parent)})" if image else ""
+        link = f"![{ALT[name]}]({os.path.relpath(image, path.parent)})" if image else ""
         text = text.replace(f"{{plot:{name}}}", link)
     text = re.sub(r"\{(\w+)\}", lambda match: str(made[match[1]]), text)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(re.sub(r"\n{3,}", "\n\n", text), "utf-8")
 
 

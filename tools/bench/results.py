@@ -101,7 +101,7 @@ class Journal:
         self.results[result.cell.name] = result
 
     def has(self, cell: Cell) -> bool:
-        """Tell whether a cell is done; a failed one is tried again."""
+        """Return whether a cell is done; a failed one is tried again."""
         found = self.results.get(cell.name)
         return found is not None and found.status in ("ok", "unsupported")
 

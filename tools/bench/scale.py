@@ -7,7 +7,7 @@
 
 Every cell runs in a process of its own, rounds are interleaved (each round goes through all cells),
 and figures are medians. The result is the slopes: what one more sample, worker or megabyte costs.
-Writes docs/benchmarks-scale.md, docs/benchmarks-scale.csv and docs/images/scale.svg. Needs Linux.
+Writes docs/figures/scale.md, docs/benchmarks-scale.csv and docs/images/scale.svg. Needs Linux.
 """
 
 from __future__ import annotations

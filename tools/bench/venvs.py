@@ -120,5 +120,5 @@ def share_torch(place: Path) -> None:
 
 
 def ready(peer, folder: Path) -> bool:
-    """Tell whether a peer's environment is there, without making it."""
+    """Return whether a peer's environment is there, without making it."""
     return not (peer.requirements or peer.installs) or (folder / peer.name / "installed").exists()

@@ -1,7 +1,7 @@
 """Reserve ranges of addresses and map pages of a file into them.
 
 Every `mmap(MAP_FIXED)` goes through `AddressRange`, which checks the bounds first: a wrong address
-would silently replace somebody else's memory.
+would silently replace memory of other code.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Three strategies, chosen at run time:
 - `fresh` (any system): a new private mapping for contiguous rows, a copy of scattered ones.
 - `copy`.
 
-With each of them nobody else sees what a caller writes, and it never reaches the file.
+With each of them a write is private to the caller and never reaches the file.
 """
 
 from __future__ import annotations

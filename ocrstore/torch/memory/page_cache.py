@@ -1,6 +1,6 @@
 """Tell which parts of a file are in the page cache, and read the others into it.
 
-`load` returns when everything is there, `read_ahead` at once.
+`load` returns when everything is there, `read_ahead` immediately.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def _syscall() -> ctypes._NamedFuncPointer | None:
 def cached_pages(fd: int, offset: int, nbytes: int) -> int | None:
     """Return how many pages of a part of a file are in the page cache.
 
-    Returns None if the system does not tell: Linux does since 6.5, to the owner of a file and to
-    those who may write to it.
+    Returns None if the system does not report it: Linux does since 6.5, to the owner of a file and
+    to those who may write to it.
     """
     call = _syscall()
     if call is None:
@@ -129,7 +129,7 @@ def _touch(data: AnyArray, offset: int, nbytes: int) -> None:
 def read_ahead(file: FileHandle, data: AnyArray, missing: list[ByteRange]) -> None:
     """Load ranges in a background thread.
 
-    Does nothing where the system does not tell what is cached: it would read everything again and
+    Does nothing where the system does not report what is cached: it would read everything again and
     again.
     """
     if missing and cached_pages(file.fd, *missing[0]) is not None:

@@ -69,7 +69,7 @@ def run_jobs(jobs: list[Job], nbytes: int) -> None:
         _copy_all(left)
     finally:
         for helper in helpers:
-            # a helper whose thread has not been scheduled yet is not waited for
+            # do not wait for helper threads that were not scheduled yet
             if not helper.cancel():
                 helper.result()
 

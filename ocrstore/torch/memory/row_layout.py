@@ -24,7 +24,7 @@ def round_up(nbytes: int) -> int:
 
 
 class FileHandle:
-    """A read-only descriptor that is closed when the object dies; not to be used after a fork."""
+    """A read-only descriptor that is closed when the object dies."""
 
     __slots__ = ("fd",)
 

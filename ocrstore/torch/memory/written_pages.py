@@ -1,7 +1,7 @@
 """Find the pages of a private mapping that were written to.
 
 A page of a private file mapping belongs to the page cache until it is written to; then it is an
-anonymous copy. Linux tells them apart by the `PAGEMAP_SCAN` ioctl (6.7) or, slower, in
+anonymous copy. Linux distinguishes them by the `PAGEMAP_SCAN` ioctl (6.7) or, slower, in
 `/proc/self/pagemap`. Where neither works every page counts as written, which is always safe.
 """
 

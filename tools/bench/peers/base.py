@@ -1,11 +1,18 @@
-"""What several peers need to speak the suite's interface: collation, and DataLoader options."""
+"""What several peers need for the suite's interface: collation, DataLoader options, Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from tools.bench.prepared import unpack_polygons
+
+# Arrow's memory is read-only; said here, because workers by spawn import this, too
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 TENSORS = ("images", "prob_maps", "thresh_maps")
 
@@ -40,3 +47,23 @@ def torch_loader(
         generator=generator,
         **options,
     )
+
+
+ARRAYS = {"images": "uint8", "prob_maps": "float16", "thresh_maps": "float16"}
+"""Columns of the peers that keep samples in Arrow tables."""
+
+
+def batch_of_table(table: Any, view: Callable[..., np.ndarray]) -> dict:
+    """Return the rows of an Arrow table; `view` makes an array of one chunk of a column."""
+    batch: dict = {}
+    for name, dtype in ARRAYS.items():
+        parts = [view(part, name, dtype) for part in table[name].chunks]
+        batch[name] = torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
+    batch["polygons"] = [unpack_polygons(packed) for packed in table["polygons"].to_pylist()]
+    batch["image_filename"] = table["image_filename"].to_pylist()
+    return batch
+
+
+def as_it_is(batch: dict) -> dict:
+    """Return the batch; the `collate_fn` of data sets that make whole batches."""
+    return batch

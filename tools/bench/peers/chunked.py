@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tools.bench.peers.base import TENSORS, torch_loader
+from tools.bench.peers.base import TENSORS, as_it_is, torch_loader
 from tools.bench.peers.labels import pack_label, unpack_label
 from tools.bench.prepared import Prepared, read
 
@@ -70,11 +70,6 @@ class Chunked(torch.utils.data.Dataset):
             "polygons": list(polygons),
             "image_filename": list(names),
         }
-
-
-def as_it_is(batch: dict[str, Any]) -> dict[str, Any]:
-    """Collate nothing: batches are read as such."""
-    return batch
 
 
 def batch_loader(

@@ -43,12 +43,17 @@ def fill_worker(_number: int) -> None:
     info.dataset.fill()
 
 
+def cached_loader(dataset, *, fill: bool = False, **options):
+    """Return a loader whose processes have filled their caches, or not."""
+    if fill and not options["workers"]:
+        dataset.fill()
+    started = fill_worker if fill else None
+    return torch_loader(dataset, collate_fn=collate, worker_init_fn=started, **options)
+
+
 def loader(folder: Path, *, prepared: Path, **options):
-    return torch_loader(Decoded(folder, prepared), collate_fn=collate, **options)
+    return cached_loader(Decoded(folder, prepared), **options)
 
 
 def filled_loader(folder: Path, *, prepared: Path, **options):
-    dataset = Decoded(folder, prepared)
-    if not options["workers"]:
-        dataset.fill()
-    return torch_loader(dataset, collate_fn=collate, worker_init_fn=fill_worker, **options)
+    return cached_loader(Decoded(folder, prepared), fill=True, **options)

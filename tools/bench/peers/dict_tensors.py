@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from tools.bench.peers import files
-from tools.bench.peers.base import collate, torch_loader
-from tools.bench.peers.dict_decoded import fill_worker
+from tools.bench.peers.dict_decoded import cached_loader
 from tools.bench.prepared import read
 
 TITLE = "dict of tensors"
@@ -49,11 +48,8 @@ class Tensors(files.Files):
 
 
 def loader(folder: Path, *, prepared: Path, **options):
-    return torch_loader(Tensors(folder, prepared), collate_fn=collate, **options)
+    return cached_loader(Tensors(folder, prepared), **options)
 
 
 def filled_loader(folder: Path, *, prepared: Path, **options):
-    dataset = Tensors(folder, prepared)
-    if not options["workers"]:
-        dataset.fill()
-    return torch_loader(dataset, collate_fn=collate, worker_init_fn=fill_worker, **options)
+    return cached_loader(Tensors(folder, prepared), fill=True, **options)

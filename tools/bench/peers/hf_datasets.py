@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tools.bench.peers.base import torch_loader
-from tools.bench.prepared import Prepared, pack_polygons, unpack_polygons
+from tools.bench.peers.base import ARRAYS, as_it_is, batch_of_table, torch_loader
+from tools.bench.prepared import Prepared, pack_polygons
 
 TITLE = "Hugging Face datasets"
 REQUIREMENTS = ("datasets==5.2.0",)
@@ -17,7 +17,6 @@ NOTE = (
     "Memory-mapped Arrow files, whole batches in its arrow format, viewed as numpy arrays (its "
     "numpy and torch formats turn uint8 into int64)."
 )
-ARRAYS = {"images": "uint8", "prob_maps": "float16", "thresh_maps": "float16"}
 
 
 def build(prepared: Prepared, folder: Path) -> None:
@@ -63,15 +62,7 @@ class Rows(torch.utils.data.Dataset):
         return len(self.samples)
 
     def __getitems__(self, rows: list[int]) -> dict:
-        table = self.samples[rows]
-        batch = {}
-        for name, dtype in ARRAYS.items():
-            parts = [self._view(part, name, dtype) for part in table[name].chunks]
-            batch[name] = torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
-        polygons = table["polygons"].to_pylist()
-        batch["polygons"] = [unpack_polygons(packed) for packed in polygons]
-        batch["image_filename"] = table["image_filename"].to_pylist()
-        return batch
+        return batch_of_table(self.samples[rows], self._view)
 
     def _view(self, part, name: str, dtype: str) -> np.ndarray:
         """Return an array of Arrow's nested lists as one numpy array, without a copy."""
@@ -81,12 +72,5 @@ class Rows(torch.utils.data.Dataset):
         return values.to_numpy(zero_copy_only=True).view(dtype).reshape(-1, *self.shapes[name])
 
 
-def as_it_is(batch: dict) -> dict:
-    return batch
-
-
 def loader(folder: Path, *, prepared: Path, **options):
-    import warnings
-
-    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     return torch_loader(Rows(folder), collate_fn=as_it_is, **options)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tools.bench.peers.base import torch_loader
-from tools.bench.prepared import Prepared, pack_polygons, unpack_polygons
+from tools.bench.peers.base import ARRAYS, as_it_is, batch_of_table, torch_loader
+from tools.bench.prepared import Prepared, pack_polygons
 
 TITLE = "Lance"
 REQUIREMENTS = ("pylance==14.0.2",)
@@ -17,7 +17,6 @@ NOTE = (
     "Large binary columns with its default compression (fixed-size lists took four times as long), "
     "`take` of a batch's rows, viewed as arrays; workers by spawn, as it is not fork-safe."
 )
-ARRAYS = {"images": "uint8", "prob_maps": "float16", "thresh_maps": "float16"}
 
 
 def build(prepared: Prepared, folder: Path) -> None:
@@ -68,14 +67,7 @@ class Rows(torch.utils.data.Dataset):
         if self.samples is None:  # in the process that reads
             self.samples = lance.dataset(self.path)
         table = self.samples.take(rows, columns=[*ARRAYS, "polygons", "image_filename"])
-        batch: dict = {}
-        for name, dtype in ARRAYS.items():
-            parts = [self._view(part, name, dtype) for part in table[name].chunks]
-            batch[name] = torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
-        polygons = table["polygons"].to_pylist()
-        batch["polygons"] = [unpack_polygons(packed) for packed in polygons]
-        batch["image_filename"] = table["image_filename"].to_pylist()
-        return batch
+        return batch_of_table(table, self._view)
 
     def _view(self, part, name: str, dtype: str) -> np.ndarray:
         """Return the rows' bytes, which follow each other in one buffer, as one numpy array."""
@@ -86,14 +78,7 @@ class Rows(torch.utils.data.Dataset):
         return first[:count].reshape(-1, *self.shapes[name])
 
 
-def as_it_is(batch: dict) -> dict:
-    return batch
-
-
 def loader(folder: Path, *, prepared: Path, **options):
-    import warnings
-
-    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     if options["workers"]:
         options["multiprocessing_context"] = "spawn"
     return torch_loader(Rows(folder), collate_fn=as_it_is, **options)

@@ -34,8 +34,8 @@ def run(spec: dict) -> dict:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
+    from ocrstore.machine import memory_of
     from ocrstore.torch import OCRStoreDataset
-    from ocrstore.torch.doctor import memory_of
 
     torch.set_num_threads(1)
     workers = spec["workers"]

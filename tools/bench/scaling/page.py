@@ -55,16 +55,16 @@ def write_page(kept: dict, docs: Path, folder: Path) -> None:
     draw(results, folder / "scale.png", caption=caption)
     failed = [record for record in records if "error" in record]
     lines = [
-        "# What it costs as things grow",
+        "<!-- Written by tools/bench/scale.py, included by docs/benchmarks.md. -->",
         "",
         "![Opening, memory and speed against samples, workers, bytes and a memory limit]"
-        "(images/scale.svg)",
+        "(../images/scale.svg)",
         "",
         f"{caption} ({kept['minutes']:.0f} minutes). Every cell ran in a process of its own, rounds"
         " interleaved; medians, with the least and the most in brackets. Every byte of each batch"
         " (16 samples) is copied into a buffer, page cache warm unless said otherwise. *Own memory* is"
         " anonymous and shared memory (PSS) of the loader and its workers without that buffer. All figures:"
-        " [benchmarks-scale.csv](benchmarks-scale.csv).",
+        " `docs/benchmarks-scale.csv`.",
         "",
     ]
     busy = [r for r in records if r["load"] > BUSY * (os.cpu_count() or 1)]
@@ -74,13 +74,14 @@ def write_page(kept: dict, docs: Path, folder: Path) -> None:
             f" {BUSY} per processor when they began): processor time is the truer figure there.",
             "",
         ]
-    lines += ["## The slopes", "", *(f"- {line}" for line in slopes), ""]
+    lines += ["### Slopes", "", *(f"- {line}" for line in slopes), ""]
     for title, table in tables(results):
-        lines += [f"## {title}", "", *table, ""]
+        lines += [f"### {title}", "", *table, ""]
     if failed:
-        lines += ["## Failed cells", ""]
+        lines += ["### Failed cells", ""]
         lines += [f"- {r['series']} {r['store']} {r['order']}: {r['error']}" for r in failed] + [""]
-    (docs / "benchmarks-scale.md").write_text("\n".join(lines), "utf-8")
+    (docs / "figures").mkdir(exist_ok=True)
+    (docs / "figures" / "scale.md").write_text("\n".join(lines), "utf-8")
 
 
 def describe(results: Results) -> list[str]:

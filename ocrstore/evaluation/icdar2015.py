@@ -78,26 +78,6 @@ def harmonic_mean(precision: float, recall: float) -> float:
     return 2.0 * precision * recall / total if total else 0.0
 
 
-def match(
-    detections: Sequence[npt.ArrayLike],
-    truths: Sequence[npt.ArrayLike],
-    ignored: Sequence[bool] | npt.NDArray[np.bool_],
-    *,
-    iou: float = 0.5,
-    area_precision: float = 0.5,
-    whole_pixels: bool = True,
-) -> PictureScore:
-    """Return the counts of `pair`."""
-    return pair(
-        detections,
-        truths,
-        ignored,
-        iou=iou,
-        area_precision=area_precision,
-        whole_pixels=whole_pixels,
-    ).score
-
-
 def pair(
     detections: Sequence[npt.ArrayLike],
     truths: Sequence[npt.ArrayLike],

@@ -68,7 +68,7 @@ def payload_of(path: Path, key: bytes) -> bytes:
 
 
 def put_payload(path: Path, key: bytes, payload: bytes, **wrong: Any) -> None:
-    """Replace the payload of the manifest or the index; hashes are right unless told otherwise."""
+    """Replace the payload of the manifest or the index; hashes are right unless said otherwise."""
     put(path, key, blob(MAGIC[key], payload, **wrong))
 
 

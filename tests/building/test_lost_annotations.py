@@ -1,0 +1,94 @@
+"""A source whose annotations were not found never empties a store by itself."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import ocrstore
+from ocrstore.errors import SourceError, StoreExistsError
+from tests.building.conftest import SIZE
+
+
+@pytest.fixture
+def built(dataset):
+    """A store of four pictures with two polygons each, whose annotations have moved since."""
+    dataset.fill(4)
+    ocrstore.build(dataset.images, dataset.store, annotations=dataset.gt, size=SIZE, workers=0)
+    dataset.gt.rename(dataset.root / "moved")
+    return dataset
+
+
+def polygons(path):
+    """Return the number of polygons in a store."""
+    with ocrstore.open(path) as store:
+        return sum(map(len, store.index["ignored"].to_pylist()))
+
+
+@pytest.mark.parametrize("options", [{}, {"force": True}, {"format": "folder"}, {"size": 32}])
+def test_no_build_removes_every_polygon(built, options):
+    """Moved annotations: refused with numbers and the old place, whatever the reason to build."""
+    before = built.store.read_bytes()
+    with pytest.raises(StoreExistsError) as caught:
+        ocrstore.build(built.images, built.store, **{"size": SIZE, "workers": 0} | options)
+    message = str(caught.value)
+    assert "8 polygons in 4 of these pictures" in message and "--drop-annotations" in message
+    assert f"--annotations {built.gt}" in message and "does not exist now" in message
+    assert built.store.read_bytes() == before
+
+
+def test_what_the_message_says_works(built):
+    """With the annotations, wherever they are, there is nothing to do; with the flag they go."""
+    moved = built.root / "moved"
+    report = ocrstore.build(built.images, built.store, annotations=moved, size=SIZE, workers=0)
+    assert report.action == "nothing" and polygons(built.store) == 8
+    report = ocrstore.build(built.images, built.store, size=SIZE, workers=0, drop_annotations=True)
+    assert report.action == "update" and polygons(built.store) == 0
+    # nothing is left to lose
+    assert ocrstore.build(built.images, built.store, size=SIZE, workers=0).action == "nothing"
+
+
+def test_annotations_read_by_the_wrong_dialect(built):
+    """Files are found, but give no polygon: that is a loss, too."""
+    built.gt.mkdir()
+    for path in built.images.iterdir():
+        (built.gt / f"gt_{path.stem}.txt").write_text("nothing, that, is, a, number\n")
+    with pytest.raises(StoreExistsError, match="8 polygons"):
+        ocrstore.build(
+            built.images, built.store, annotations=built.gt, format="icdar", size=SIZE, workers=0
+        )
+
+
+def test_some_annotations_may_go(built):
+    """Polygons of one picture remain: that is a change of the source like any other."""
+    built.gt.mkdir()
+    shutil.copy(built.root / "moved" / "gt_img_002.txt", built.gt)
+    ocrstore.build(built.images, built.store, size=SIZE, workers=0)
+    assert polygons(built.store) == 2
+
+
+def test_the_commands_say_it(built, cli):
+    """build exits with 2, a dry run warns, verify --source does not advise to build."""
+    done = cli("build", built.images, "--out", built.store, code=2)
+    assert "8 polygons" in done.stderr and "updating" not in done.stdout
+    done = cli("build", built.images, "--out", built.store, "--dry-run", code=0)
+    assert "without --drop-annotations would be refused" in done.stdout
+    done = cli("verify", built.store, "--source", built.images, code=1)
+    assert "8 polygons" in done.stdout and "up to date" not in done.stdout
+    cli("build", built.images, "--out", built.store, "--drop-annotations", code=0)
+    assert polygons(built.store) == 0
+
+
+def test_a_further_view_has_the_polygons_of_the_store(dataset):
+    """Maps of add-view are drawn from the source's annotations, which have to be the same."""
+    dataset.fill(3)
+    columns = ["tensor", "prob_map", "inverse_matrix"]
+    options = {"size": SIZE, "columns": columns, "workers": 0}
+    ocrstore.build(dataset.images, dataset.store, annotations=dataset.gt, **options)
+    dataset.gt.rename(dataset.root / "moved")
+    with pytest.raises(SourceError, match="0 polygons in the source, 2 in the store"):
+        ocrstore.add_view(dataset.store, size=128, images=dataset.images, workers=0)
+    moved = dataset.root / "moved"
+    ocrstore.add_view(dataset.store, size=128, images=dataset.images, annotations=moved, workers=0)
+    with ocrstore.open(dataset.store) as store:
+        assert np.asarray(store["128/prob_map"][0]).any()
