@@ -65,7 +65,8 @@ class ProgressBar(RichProgressBar):
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         """Return the figures of the last step that was logged."""
-        if not (trainer.training and trainer.global_step % trainer.log_every_n_steps):
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        if not (trainer.training and trainer.global_step % every):
             self._shown = dict(super().get_metrics(trainer, pl_module))
         return self._shown
 

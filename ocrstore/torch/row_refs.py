@@ -36,7 +36,7 @@ class ExactTensor(torch.Tensor):
     Use `float()` or `half()` to convert it. The results of operations are plain tensors.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch's own Parameter
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return the tensor itself if only a dtype is given; else as `Tensor.to`."""

@@ -115,6 +115,21 @@ def test_an_interrupted_training_goes_on(store_path, other_path, tmp_path):
     assert trainer.callback_metrics["seen"] == 7
 
 
+def test_an_odd_last_batch_is_left_out(store_path, other_path, tmp_path):
+    """For compiled networks; the epoch counts as whole, and an only batch is kept."""
+    module = make_module(store_path, other_path, 0)
+    module.drop_last = True
+    model = Counting(stop_after=9)
+    model.checkpoint = tmp_path / "end.ckpt"
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        make_trainer(tmp_path, max_epochs=2).fit(model, datamodule=module)
+    assert [len(rows) for _, rows in model.rows] == [4] * 9
+    state = torch.load(model.checkpoint, weights_only=False)["OCRDataModule"]["train"]
+    assert (state["epoch"], state["position"]) == (1, 0)
+    module.batch_size = 64
+    assert len(module.train_dataloader()) == 1
+
+
 @pytest.mark.parametrize("stop_after", [None, 3])
 def test_no_thread_lives_on_after_a_training(store_path, other_path, tmp_path, stop_after):
     """Neither the epoch begun ahead nor validation, nor an interrupted one, keeps its batches."""
