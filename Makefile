@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SUITE ?=
 
-.PHONY: help setup bench-setup demo check format test test-slow test-gpu docs coverage torture bench bench-quick clean
+.PHONY: help setup bench-setup demo check format test test-slow test-gpu gpu-check docs coverage torture bench bench-quick clean
 
 help:
 	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train, eval, predict"
@@ -19,6 +19,7 @@ help:
 	@echo "make test        the quick test suite; EXTRAS=dev where there is no torch"
 	@echo "make test-slow   the long tests: browsers, compiled networks, several processes"
 	@echo "make test-gpu    the tests that need a GPU"
+	@echo "make gpu-check   check loading and training on your GPUs; ends in a table and gpu-check.json"
 	@echo "make coverage    the test suite with branch coverage of ocrstore/format"
 	@echo "make torture     attack every command for an hour; the findings are in .torture/state.json"
 	@echo "make bench       all benchmarks under tools/ (hours), with docs/benchmarks.md and its plots"
@@ -52,6 +53,9 @@ test-slow: setup
 
 test-gpu: setup
 	$(PYTEST) -n 0 -m gpu
+
+gpu-check: setup
+	$(BIN)/python tools/gpu_check.py
 
 docs: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"

@@ -56,7 +56,7 @@ augment       : buffers errors stopwatch
 torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
 | augment maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation decode errors evaluation geometry pipeline recipe schema sources store \
+dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema sources store \
 torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \

@@ -50,6 +50,9 @@ class Buffers:
         self.slots: list[dict] = [{} for _ in range(ahead + 2)]
         self.turn = 0
 
+    def enter_thread(self):
+        pass
+
     def begin(self, batch):
         import torch
 

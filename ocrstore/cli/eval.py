@@ -48,6 +48,8 @@ def eval_command(
     batch_size: int,
     workers: int,
     device: str,
+    precision: str,
+    tf32: bool,
     as_json: bool,
 ) -> int:
     """Evaluate a checkpoint on a store: precision, recall and H-mean (ICDAR 2015), CLEval.
@@ -69,8 +71,9 @@ def eval_command(
     else:
         with explain_missing("eval"):
             from ocrstore.dbnet.evaluate import evaluate
-            from ocrstore.dbnet.predict import Detector
-        detector = Detector.load(checkpoint, device=device, **changes)
+            from ocrstore.dbnet.predict import Detector, allow_tf32
+        allow_tf32(tf32)
+        detector = Detector.load(checkpoint, device=device, precision=precision, **changes)
         with progress_bar("evaluating", quiet=as_json) as advance:
             result = evaluate(
                 store,

@@ -152,7 +152,17 @@ def source_options(command: F) -> F:
 def detector_options(command: F) -> F:
     """Add the options of a detector and its post-processing to a command."""
     for option in (
-        click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, mps."),
+        click.option("--tf32/--no-tf32", default=True, help="Allow TF32 for float32 on a GPU."),
+        click.option(
+            "--precision",
+            type=click.Choice(["auto", "32", "16-mixed", "bf16-mixed"]),
+            default="auto",
+            show_default=True,
+            help="auto: 16-mixed on CUDA and XPU, else 32.",
+        ),
+        click.option(
+            "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
+        ),
         click.option("--batch-size", type=COUNT, default=8, show_default=True),
         click.option(
             "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."

@@ -42,6 +42,8 @@ def predict_command(
     min_score: float | None,
     batch_size: int,
     device: str,
+    precision: str,
+    tf32: bool,
     quiet: bool,
 ) -> int:
     """Find text in a folder of pictures, or in one: res_*.txt (ICDAR), boxes.json, res_*.jpg.
@@ -56,10 +58,11 @@ def predict_command(
     Exit code 1 if a picture could not be read.
     """
     with explain_missing("predict"):
-        from ocrstore.dbnet.predict import Detector, predict_pictures
+        from ocrstore.dbnet.predict import Detector, allow_tf32, predict_pictures
         from ocrstore.evaluation.postprocess import changes_for
     changes = changes_for(rules, min_score=min_score, polygons=polygons)
-    detector = Detector.load(checkpoint, device=device, **changes)
+    allow_tf32(tf32)
+    detector = Detector.load(checkpoint, device=device, precision=precision, **changes)
     with progress_bar("finding text", quiet=quiet) as advance:
         done = predict_pictures(
             images, detector, out=out, draw=draw, batch_size=batch_size, progress=advance

@@ -72,6 +72,13 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, s
     "--pictures-every", type=COUNT, default=5, show_default=True, help="Epochs between pictures."
 )
 @click.option(
+    "--cleval-every", type=COUNT, default=10, show_default=True, help="Epochs between CLEvals."
+)
+@click.option(
+    "--log-every", type=COUNT, default=10, show_default=True, help="Steps between logged losses."
+)
+@click.option("--tf32/--no-tf32", default=True, help="Allow TF32 for float32 on a GPU.")
+@click.option(
     "--seed", default=0, show_default=True, help="Random seed of weights, order and augmentation."
 )
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the network.")
@@ -99,6 +106,7 @@ def train_command(store: Path, **options: Any) -> int:
     warnings.filterwarnings(
         "ignore", message="Checkpoint directory .* exists"
     )  # the logs are in it
+    warnings.filterwarnings("ignore", message="The number of training batches")  # small sets
     # the figures that it means are counted over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True")
     devices = options.pop("devices")

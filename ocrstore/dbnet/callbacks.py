@@ -12,7 +12,7 @@ import lightning as L  # noqa: N812  # its own documentation calls it so
 import numpy as np
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
@@ -54,6 +54,21 @@ class BestCheckpoint(ModelCheckpoint):
         super().load_state_dict(state_dict)
         if self.dirpath == state_dict.get("dirpath"):
             self.best_loss = float(state_dict.get("best_loss", float("inf")))
+
+
+class ProgressBar(RichProgressBar):
+    """Fetches the loss when it is logged, not in every step: the host would wait for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[str, Any] = {}
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        """Return the figures of the last step that was logged."""
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
+        if not (trainer.training and trainer.global_step % every):
+            self._shown = dict(super().get_metrics(trainer, pl_module))
+        return self._shown
 
 
 class StopOnSigterm(Callback):
@@ -177,14 +192,15 @@ class PredictionPictures(Callback):
         if not self._is_due(trainer) or len(self._kept) >= self.count:
             return
         truth = ground_truth_of(batch)
-        images = batch["images"]
-        for position in range(min(len(images), self.count - len(self._kept))):
+        found = outputs["scored"].result().found
+        wanted = min(len(found), self.count - len(self._kept))
+        pictures = batch["images"][:wanted].permute(0, 2, 3, 1).cpu().numpy()
+        for position, picture in enumerate(pictures):
             forward = np.linalg.inv(truth.inverse_matrices[position])
-            found = outputs["detections"][position].polygons
             self._kept.append(
                 draw_boxes(
-                    images[position].permute(1, 2, 0).cpu().numpy(),
-                    [transform_points(forward, points) for points in found],
+                    picture,
+                    [transform_points(forward, points) for points in found[position].polygons],
                     truths=[
                         transform_points(forward, points) for points in truth.polygons[position]
                     ],

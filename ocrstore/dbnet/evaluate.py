@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch.utils.data import DataLoader
 
 from ocrstore.dbnet.checkpoint import provenance_of
 from ocrstore.dbnet.predict import Detector
-from ocrstore.evaluation.postprocess import detect
+from ocrstore.dbnet.scoring import Scoring
 from ocrstore.evaluation.results import Results, ground_truth_of
 from ocrstore.store import open_store
 from ocrstore.torch.dataset import OCRStoreDataset
+from ocrstore.torch.prefetch import PrefetchLoader
 
 
 def evaluate(
@@ -47,23 +44,25 @@ def evaluate(
             found, checkpoint="the checkpoint", found=str(store)
         )
     dataset = OCRStoreDataset(store, view=view, columns=["tensor", "inverse_matrix"])
-    loader: DataLoader[Any] = DataLoader(dataset, batch_size=batch_size, num_workers=workers)
+    loader = PrefetchLoader(
+        dataset, batch_size=batch_size, num_workers=workers, device=detector.device, lists=True
+    )
     results = Results()
-    for batch in loader:
-        with torch.inference_mode():
-            images = batch["images"].to(detector.device)
-            prob = detector.net(images, thresholds=False).prob.cpu().numpy()
-        truth = ground_truth_of(batch)
-        boxes = detect(
-            prob,
-            inverse_matrices=truth.inverse_matrices,
-            sizes=truth.sizes,
-            params=detector.post,
-        )
-        for found_boxes, key, polygons, ignored, texts in zip(
-            boxes, truth.keys, truth.polygons, truth.ignored, truth.texts, strict=True
-        ):
-            results.add(key, found_boxes.polygons, polygons, ignored, texts)
-        if progress is not None:
-            progress(len(results.rows), len(dataset))
+    # boxes are found and scored in threads while the network runs
+    scoring = Scoring(detector.post, detector.device, characters=True)
+    done = 0
+    try:
+        for batch in loader:
+            prob = detector.probabilities(batch["images"])
+            scoring.submit(prob, ground_truth_of(batch))
+            done += len(prob)
+            if progress is not None:
+                progress(done, len(dataset))
+        for scored in scoring.finish():
+            results.rows += zip(scored.keys, scored.pictures, strict=True)
+            for score in scored.characters:
+                results.characters += score
+    finally:
+        scoring.close()
+        loader.close()
     return results

@@ -12,6 +12,7 @@ from torch.nn import functional
 from ocrstore.dbnet.network import Output
 
 _EPSILON = 1e-6
+_FRACTION = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +70,30 @@ def balanced_bce(logits: Tensor, target: Tensor, mask: Tensor, *, ratio: float =
     counts = mask > 0.5
     positive = counts & (target > 0.5)
     negative = counts & (target <= 0.5)
-    # counted as integers (float32 would round beyond 16.7 million pixels), fetched in one go
-    found = torch.stack([positive.count_nonzero(), negative.count_nonzero()]).tolist()
-    n_positive = int(found[0])
-    n_negative = min(int(found[1]), int(n_positive * ratio))
-    kept = (loss * positive).sum()
-    if n_negative:
-        hardest, _ = torch.topk((loss * negative).flatten(), n_negative, sorted=False)
-        kept = kept + hardest.sum()
-    return kept / max(n_positive + n_negative, 1)
+    # counted in integers: float32 would round beyond 16.7 million pixels, MPS has no float64
+    n_positive, n_negative = positive.count_nonzero(), negative.count_nonzero()
+    allowed = n_positive * round(ratio * _FRACTION) // _FRACTION
+    n_negative = torch.minimum(n_negative, allowed)
+    weight = positive + _weights_of_largest((loss * negative).detach(), negative, n_negative)
+    return (loss * weight).sum() / (n_positive + n_negative).clamp(min=1)
+
+
+def _weights_of_largest(values: Tensor, among: Tensor, count: Tensor) -> Tensor:
+    """Return 1 for the `count` largest values, which are not negative; equal last ones share.
+
+    `topk` would need `count` on the host, for which the device has to finish everything before, and
+    the loss could not be compiled as one graph. Floats that are not negative are ordered as their
+    bits are, so the last value that counts is found bit by bit.
+    """
+    bits = values.view(torch.int32)
+    last = torch.zeros((), dtype=torch.int32, device=values.device)
+    for bit in range(30, -1, -1):
+        higher = last | (1 << bit)
+        last = torch.where((bits >= higher).count_nonzero() >= count, higher, last)
+    above = bits > last
+    equal = (bits == last) & among
+    share = (count - above.count_nonzero()) / equal.count_nonzero().clamp(min=1)
+    return above + equal * share
 
 
 def masked_l1(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:

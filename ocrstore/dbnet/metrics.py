@@ -1,4 +1,4 @@
-"""ICDAR 2015 and CLEval as torchmetrics metrics: counts are summed over pictures and ranks."""
+"""ICDAR 2015, CLEval and means over samples as torchmetrics metrics, summed over ranks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from ocrstore.evaluation.cleval import CharacterScore, score_characters
-from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures, pair
+from ocrstore.evaluation.cleval import CharacterScore
+from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures
 
 _CHARACTER_COUNTS = tuple(field.name for field in fields(CharacterScore))
 
@@ -33,40 +31,19 @@ class HMean(Metric):
     truths: Tensor
     detections: Tensor
 
-    def __init__(self, *, iou: float = 0.5, whole_pixels: bool = True, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.iou = iou
-        self.whole_pixels = whole_pixels
         self.rows: list[tuple[str, PictureScore]] = []
         for name in ("matched", "truths", "detections"):
             self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(
-        self,
-        detections: Sequence[Sequence[npt.ArrayLike]],
-        truths: Sequence[Sequence[npt.ArrayLike]],
-        ignored: Sequence[Sequence[bool] | npt.NDArray[np.bool_]],
-        names: Sequence[str] | None = None,
-    ) -> None:
-        """Count one batch: for each picture detected polygons, true ones and their flags."""
-        if not len(detections) == len(truths) == len(ignored):
-            raise ValueError(
-                f"{len(detections)} pictures with detections, {len(truths)} with truths, "
-                f"{len(ignored)} with flags: expected the same number"
-            )
-        for position, found in enumerate(detections):
-            score = pair(
-                found,
-                truths[position],
-                ignored[position],
-                iou=self.iou,
-                whole_pixels=self.whole_pixels,
-            ).score
-            self.matched += score.matched
-            self.truths += score.truths
-            self.detections += score.detections
-            name = names[position] if names is not None else str(len(self.rows))
-            self.rows.append((name, score))
+    def update(self, scores: Sequence[PictureScore], names: Sequence[str]) -> None:
+        """Count pictures that `ocrstore.evaluation.icdar2015` has scored."""
+        self.rows += zip(names, scores, strict=True)
+        # summed before they are added: each addition is a kernel on the device
+        self.matched += sum(score.matched for score in scores)
+        self.truths += sum(score.truths for score in scores)
+        self.detections += sum(score.detections for score in scores)
 
     def compute(self) -> dict[str, Tensor]:
         """Return `precision`, `recall` and `hmean` over everything counted."""
@@ -96,19 +73,11 @@ class CLEval(Metric):
         for name in _CHARACTER_COUNTS:
             self.add_state(name, torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(
-        self,
-        detections: Sequence[Sequence[npt.ArrayLike]],
-        truths: Sequence[Sequence[npt.ArrayLike]],
-        ignored: Sequence[Sequence[bool] | npt.NDArray[np.bool_]],
-        texts: Sequence[Sequence[str | None]],
-    ) -> None:
-        """Count one batch: for each picture detected and true polygons, flags and texts."""
-        for found, known, flags, words in zip(detections, truths, ignored, texts, strict=True):
-            score = score_characters(found, known, flags, words)
-            for name in _CHARACTER_COUNTS:
-                state: Tensor = getattr(self, name)
-                state += getattr(score, name)
+    def update(self, scores: Sequence[CharacterScore]) -> None:
+        """Count pictures that `ocrstore.evaluation.cleval.score_characters` has scored."""
+        for name in _CHARACTER_COUNTS:
+            state: Tensor = getattr(self, name)
+            state += sum(getattr(score, name) for score in scores)
 
     def compute(self) -> dict[str, Tensor]:
         """Return `precision`, `recall` and `hmean` over everything counted."""
@@ -116,5 +85,34 @@ class CLEval(Metric):
         return _as_tensors(CharacterScore(**counts).figures)
 
 
+class SampleMean(Metric):
+    """The mean of some values over the samples of all ranks, whatever the sizes of batches.
+
+    Nothing is fetched from the device before `compute`, and one sum goes between the ranks.
+    (Lightning's own mean rounds the number of samples per rank to an integer.)
+    """
+
+    full_state_update = False
+    is_differentiable = False
+
+    sums: Tensor
+
+    def __init__(self, names: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.names = tuple(names)
+        # the last one is the number of samples
+        self.add_state("sums", torch.zeros(len(self.names) + 1), dist_reduce_fx="sum")
+
+    def update(self, values: Sequence[Tensor], count: int) -> None:
+        """Add values, in the order of the names, that are means over `count` samples."""
+        self.sums += count * torch.stack([*values, torch.ones_like(values[0])])
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the mean of each value."""
+        means = self.sums[:-1] / self.sums[-1].clamp(min=1)
+        return dict(zip(self.names, means, strict=True))
+
+
 def _as_tensors(figures: Figures) -> dict[str, Tensor]:
-    return {name: torch.tensor(value) for name, value in figures._asdict().items()}
+    # float32: MPS has no float64
+    return {name: torch.tensor(float(value)) for name, value in figures._asdict().items()}

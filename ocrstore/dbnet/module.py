@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
 import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ocrstore.dbnet.checkpoint import KEY, Provenance
 from ocrstore.dbnet.loss import Losses, LossParams, dbnet_loss
-from ocrstore.dbnet.metrics import CLEval, HMean
+from ocrstore.dbnet.metrics import CLEval, HMean, SampleMean
 from ocrstore.dbnet.network import DBNet, ModelConfig, Output
+from ocrstore.dbnet.scoring import Scored, Scoring
 from ocrstore.errors import SchemaError
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.evaluation.results import GroundTruth, ground_truth_of
@@ -27,6 +30,10 @@ class DBNetModule(L.LightningModule):
     `model`, `loss` and `post` are the JSON forms of `ModelConfig`, `LossParams` and `PostParams`,
     so that a checkpoint contains plain values only. With a `provenance`, checkpoints carry it, and
     refuse to be resumed on views of another recipe.
+
+    Validation scores boxes in threads while the device goes on: the figures are there at the end of
+    its epoch. CLEval, which takes most of the time, is counted every `cleval_every` epochs and in
+    the last one; always outside of a training.
     """
 
     def __init__(
@@ -41,6 +48,7 @@ class DBNetModule(L.LightningModule):
         power: float = 0.9,
         warmup: float = 0.02,
         compiled: bool = False,
+        cleval_every: int = 10,
         provenance: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -54,10 +62,16 @@ class DBNetModule(L.LightningModule):
         self.post_params = PostParams(**(post or {}))
         self.provenance = None if provenance is None else Provenance.from_json(provenance)
         self.net = DBNet(ModelConfig.from_json(model or {}))
+        self.compiled = compiled
         if compiled:
             self.net.compile()  # in place: the names in the state dict stay
+        self.cleval_every = max(cleval_every, 1)
         self.hmean = HMean()
         self.cleval = CLEval()
+        self.mean_losses = SampleMean(Losses._fields)
+        self._scoring: Scoring | None = None
+        self._full_batch = 0
+        """The pictures in the largest batch of validation so far."""
         self._scheduler: torch.optim.lr_scheduler.LambdaLR | None = None
         # DDP would send rank 0's buffers at every forward pass, in validation too, where ranks may
         # have different numbers of batches, which is a deadlock
@@ -82,16 +96,22 @@ class DBNetModule(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002  # Lightning's signature
         """Return the loss of one batch."""
         losses = self.losses(self.net(batch["images"], thresholds=True), batch)
-        self._log_losses("train", losses, len(batch["images"]))
+        for name, value in losses._asdict().items():
+            self.log(
+                _loss_name("train", name),
+                value.detach(),
+                prog_bar=name == "total",
+                batch_size=len(batch["images"]),
+            )
         return losses.total
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002  # Lightning's signature
-        """Count one batch; returns the `detections` in it."""
-        return {"detections": self._evaluate("val", batch)}
+        """Count one batch; returns a future of what is found, `scored`."""
+        return {"scored": self._evaluate(batch)}
 
     def test_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002  # Lightning's signature
-        """Count one batch; returns the `detections` in it."""
-        return {"detections": self._evaluate("test", batch)}
+        """Count one batch; returns a future of what is found, `scored`."""
+        return {"scored": self._evaluate(batch)}
 
     def predict_step(self, batch: Batch, batch_idx: int = 0) -> list[dict[str, Any]]:  # noqa: ARG002  # Lightning's signature
         """Return `polygons` (in picture coordinates) and `scores` of each picture in a batch.
@@ -122,9 +142,20 @@ class DBNetModule(L.LightningModule):
         """Reset the metrics; `hmean.rows` of the previous epoch can be read until here."""
         self.hmean.reset()
         self.cleval.reset()
+        self.mean_losses.reset()
         self._share_statistics()
+        if self._scoring is not None:
+            self._scoring.close()  # of an epoch that was interrupted
+        characters = self._counts_characters()
+        self._scoring = Scoring(self.post_params, self.device, characters=characters)
 
     on_test_epoch_start = on_validation_epoch_start
+
+    def _counts_characters(self) -> bool:
+        if self.trainer.state.fn != "fit":
+            return True
+        epoch = self.trainer.current_epoch + 1
+        return epoch % self.cleval_every == 0 or epoch == self.trainer.max_epochs
 
     def _share_statistics(self) -> None:
         """Give all ranks the running statistics of rank 0, whose checkpoint is the one saved."""
@@ -132,35 +163,41 @@ class DBNetModule(L.LightningModule):
             for buffer in self.net.buffers():
                 torch.distributed.broadcast(buffer, 0)
 
-    def _evaluate(self, stage: str, batch: Batch) -> list[Detections]:
-        output = self.net(batch["images"], thresholds=True)
-        self._log_losses(stage, self.losses(output, batch), len(batch["images"]))
-        truth = ground_truth_of(batch)
-        found = self.find(output, truth)
-        polygons = [list(d.polygons) for d in found]
-        self.hmean.update(polygons, truth.polygons, truth.ignored, truth.keys)
-        self.cleval.update(polygons, truth.polygons, truth.ignored, truth.texts)
-        return found
+    def _evaluate(self, batch: Batch) -> Future[Scored]:
+        if self._scoring is None:
+            raise RuntimeError("validation and test steps belong to an epoch: use a Trainer")
+        output = self._evaluation_output(batch["images"])
+        self.mean_losses.update(self.losses(output, batch), len(batch["images"]))
+        return self._scoring.submit(output.prob, ground_truth_of(batch))
 
-    def _log_losses(self, stage: str, losses: Losses, count: int) -> None:
-        in_training = stage == "train"
-        for name, value in losses._asdict().items():
-            self.log(
-                f"{stage}_loss" if name == "total" else f"{stage}_loss_{name}",
-                value.detach(),
-                prog_bar=name == "total",
-                on_step=in_training,
-                on_epoch=not in_training,
-                sync_dist=not in_training,
-                batch_size=count,
-            )
+    def _evaluation_output(self, images: Tensor) -> Output:
+        """Run the network; a compiled one gets batches of one size, as another would recompile it.
+
+        Pictures do not influence each other in evaluation, so the last batch may be filled up.
+        """
+        count = len(images)
+        self._full_batch = max(self._full_batch, count)
+        missing = self._full_batch - count if self.compiled else 0
+        if not missing:
+            output: Output = self.net(images, thresholds=True)
+            return output
+        padded = functional.pad(images, (0, 0, 0, 0, 0, 0, 0, missing))
+        return Output(*(part[:count] for part in self.net(padded, thresholds=True)))
 
     def _log_metrics(self, stage: str) -> None:
+        scoring, self._scoring = self._scoring, None
+        scored = [] if scoring is None else scoring.finish()
+        for batch in scored:
+            self.hmean.update(batch.pictures, batch.keys)
+            self.cleval.update(batch.characters)
         # computing adds the counts of all ranks, so every rank logs the same value
+        for name, value in self.mean_losses.compute().items():
+            self.log(_loss_name(stage, name), value, prog_bar=name == "total")
         for name, value in self.hmean.compute().items():
             self.log(f"{stage}_{name}", value, prog_bar=name == "hmean", rank_zero_only=False)
-        for name, value in self.cleval.compute().items():
-            self.log(f"{stage}_cleval_{name}", value)
+        if self._counts_characters():
+            for name, value in self.cleval.compute().items():
+                self.log(f"{stage}_cleval_{name}", value)
 
     def configure_optimizers(self) -> Any:
         """Return the optimiser and the polynomial schedule over all steps of the training."""
@@ -217,6 +254,10 @@ class DBNetModule(L.LightningModule):
             Provenance.from_json(saved).require_same_recipe(
                 self.provenance, checkpoint="the checkpoint", found="this training's store"
             )
+
+
+def _loss_name(stage: str, name: str) -> str:
+    return f"{stage}_loss" if name == "total" else f"{stage}_loss_{name}"
 
 
 class PolynomialSchedule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,6 +28,8 @@ from ocrstore.errors import (
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.pipeline import permit_modules
 from ocrstore.sources import open_source
+from ocrstore.torch.batch import ASYNCHRONOUS
+from ocrstore.torch.prefetch import Prefetcher
 from ocrstore.whole_file import write_whole
 
 Pixels = npt.NDArray[np.uint8]
@@ -46,8 +49,10 @@ class Detector:
         *,
         post: PostParams | None = None,
         device: str = "cpu",
+        precision: str = "auto",
     ) -> None:
         self.device = _usable(device)
+        self._autocast = _autocast_dtype(precision, self.device)
         self.net = net.to(self.device).eval()
         self.provenance = provenance
         self.recipe = provenance.as_recipe
@@ -59,6 +64,7 @@ class Detector:
         path: str | Path,
         *,
         device: str = "cpu",
+        precision: str = "auto",
         allow_modules: Sequence[str] = (),
         **post: Any,
     ) -> Detector:
@@ -66,7 +72,9 @@ class Detector:
 
         Args:
             path: A `best.ckpt` or `last.ckpt` of `ocrstore train`.
-            device: Where the network runs: cpu, cuda, cuda:1, mps.
+            device: Where the network runs: cpu, cuda, cuda:1, xpu, mps; auto is a GPU if there is
+                one.
+            precision: 32, 16-mixed or bf16-mixed; auto is 16-mixed on CUDA and XPU, else 32.
             allow_modules: Modules besides albumentations whose transforms the checkpoint's recipe
                 may name; they are imported. No other code is run.
             **post: Fields of its `PostParams` to change.
@@ -86,6 +94,7 @@ class Detector:
             checkpoint.provenance,
             post=replace(checkpoint.post, **post),
             device=device,
+            precision=precision,
         )
 
     def find(self, pictures: Sequence[Pixels]) -> list[Detections]:
@@ -99,17 +108,59 @@ class Detector:
         if len({v.shape for v in views}) > 1:
             # views of a pipeline can differ in size: one by one then
             return [found for p in pictures for found in self.find([p])]
-        images = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2).to(self.device)
-        with torch.inference_mode():
-            prob = self.net(images, thresholds=False).prob.cpu().numpy()
+        images = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2)
+        prob = self.probabilities(images).cpu().numpy()
         return detect(prob, inverse_matrices=np.stack(inverse), sizes=sizes, params=self.post)
+
+    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the float32 probability maps of uint8 views (B, 3, H, W), on the device."""
+        dtype = self._autocast or torch.float32
+        with (
+            torch.inference_mode(),
+            torch.autocast(self.device.type, dtype, enabled=self._autocast is not None),
+            _cudnn_benchmark(None not in self.recipe.size),
+        ):
+            maps: torch.Tensor = self.net(images.to(self.device), thresholds=False).prob
+        return maps
+
+
+@contextmanager
+def _cudnn_benchmark(fixed: bool) -> Iterator[None]:
+    """Let cuDNN measure its algorithms: what it chooses holds for views of one size."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = fixed or before
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def _autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
+    """Return the dtype of convolutions; None is float32."""
+    if precision == "auto":
+        precision = "16-mixed" if device.type in ASYNCHRONOUS else "32"
+    known = {"32": None, "16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+    if precision not in known:
+        raise SchemaError(f"unknown precision {precision!r}: expected auto, {', '.join(known)}")
+    return known[precision]
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Allow TF32 for float32 on CUDA GPUs, or forbid it; for the whole process."""
+    if not torch.cuda.is_available():
+        return
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _usable(device: str) -> torch.device:
-    """Return a device that torch can allocate on.
+    """Return a device that torch can allocate on; `auto` is the GPU if there is one, else the CPU.
 
     A small allocation is the test: torch has a different error for each kind of missing device.
     """
+    if device == "auto":
+        kinds = ("cuda", "xpu", "mps")
+        device = next((k for k in kinds if getattr(torch, k).is_available()), "cpu")
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, ValueError, NotImplementedError) as exc:
@@ -152,15 +203,17 @@ def predict_pictures(
     found: dict[str, Detections] = {}
     failed: dict[str, str] = {}
     done = 0
-    for keys, pictures in _batches(samples, batch_size, failed):
-        for key, pixels, boxes in zip(keys, pictures, detector.find(pictures), strict=True):
-            found[key] = boxes
-            write_icdar(_with(names[key], ".txt"), boxes)
-            if draw:
-                write_picture(_with(names[key], ".jpg"), draw_boxes(pixels, boxes.polygons))
-        done += len(keys)
-        if progress is not None:
-            progress(done + len(failed), len(samples))
+    # pictures are decoded in a thread while the network runs
+    with Prefetcher(_batches(samples, batch_size, failed), ahead=1) as batches:
+        for keys, pictures in batches:
+            for key, pixels, boxes in zip(keys, pictures, detector.find(pictures), strict=True):
+                found[key] = boxes
+                write_icdar(_with(names[key], ".txt"), boxes)
+                if draw:
+                    write_picture(_with(names[key], ".jpg"), draw_boxes(pixels, boxes.polygons))
+            done += len(keys)
+            if progress is not None:
+                progress(done + len(failed), len(samples))
     write_json(folder / "boxes.json", to_json(found))
     return Predicted(found, failed)
 

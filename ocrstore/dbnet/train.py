@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from lightning.pytorch.callbacks import (
     EarlyStopping,
     LearningRateMonitor,
     ModelCheckpoint,
-    RichProgressBar,
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
@@ -32,6 +31,7 @@ from ocrstore.dbnet.callbacks import (
     BestCheckpoint,
     DurableCheckpointIO,
     PredictionPictures,
+    ProgressBar,
     StopOnSigterm,
 )
 from ocrstore.dbnet.checkpoint import (
@@ -42,6 +42,7 @@ from ocrstore.dbnet.checkpoint import (
 )
 from ocrstore.dbnet.module import DBNetModule
 from ocrstore.dbnet.network import ModelConfig
+from ocrstore.dbnet.predict import allow_tf32
 from ocrstore.errors import (
     CheckpointError,
     OCRStoreError,
@@ -80,6 +81,12 @@ class TrainParams:
     check_every: int = 1
     """Epochs between validations."""
     pictures_every: int = 5
+    cleval_every: int = 10
+    """Epochs between validations with CLEval, which takes most of their time; also in the last."""
+    log_every: int = 10
+    """Steps between logged losses: to fetch one, the host waits for the device."""
+    tf32: bool = True
+    """Allow TF32 for float32 convolutions and products on GPUs that have it."""
     augment: bool = False
     compiled: bool = False
     devices: int | str = "auto"
@@ -87,11 +94,11 @@ class TrainParams:
     accelerator: str = "auto"
 
     def __post_init__(self) -> None:
-        counts = (self.epochs, self.batch_size, self.check_every, self.nodes)
+        counts = (self.epochs, self.batch_size, self.check_every, self.nodes, self.log_every)
         if min(counts) < 1 or self.workers < 0 or self.lr <= 0:
             raise SchemaError(
-                "epochs, batch_size, check_every and nodes are 1 or more, workers 0 or more, lr is"
-                f" above 0: got {self}"
+                "epochs, batch_size, check_every, nodes and log_every are 1 or more, workers 0 or"
+                f" more, lr is above 0: got {self}"
             )
 
 
@@ -168,7 +175,9 @@ def fit(
         view=view,
         seed=params.seed,
         train_transform=_transform(provenance) if params.augment else None,
+        drop_last=params.compiled,
     )
+    allow_tf32(params.tf32)
     best = BestCheckpoint(folder)
     # on its own: `save_last` of the other one saves only when a better one is saved
     last = ModelCheckpoint(
@@ -180,6 +189,9 @@ def fit(
     )
     stop = StopOnSigterm(folder / "last.ckpt")
     loggers = _loggers(folder, None if resumed is None else resumed.global_step)
+    # at least once in an epoch of a small set
+    steps = len(data.dataset("train")) // params.batch_size
+    params = replace(params, log_every=max(1, min(params.log_every, steps)))
     trainer = _trainer(folder, params, [best, last, stop, *callbacks], loggers, quiet=quiet)
     require_enough(len(data.dataset("val")), trainer.world_size, val or train)
     handler = signal.getsignal(signal.SIGINT)
@@ -231,6 +243,7 @@ def _module(provenance: Provenance, model: ModelConfig, params: TrainParams) -> 
         lr=params.lr,
         weight_decay=params.weight_decay,
         compiled=params.compiled,
+        cleval_every=params.cleval_every,
         provenance=provenance.to_json(),
     )
 
@@ -258,7 +271,7 @@ def _trainer(
     if params.patience is not None:
         callbacks.append(EarlyStopping("val_hmean", mode="max", patience=params.patience))
     if not quiet:
-        callbacks.append(RichProgressBar())
+        callbacks.append(ProgressBar())
     try:
         return L.Trainer(
             accelerator=params.accelerator,
@@ -269,7 +282,8 @@ def _trainer(
             gradient_clip_val=params.clip,
             check_val_every_n_epoch=params.check_every,
             num_sanity_val_steps=0,
-            log_every_n_steps=1,
+            log_every_n_steps=params.log_every,
+            benchmark=True,  # views of one size: cuDNN's choice of algorithms holds
             callbacks=callbacks,
             plugins=[DurableCheckpointIO()],
             logger=loggers,

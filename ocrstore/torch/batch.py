@@ -17,6 +17,14 @@ from ocrstore.torch.row_refs import Field, RowRefs
 
 R = TypeVar("R", bound="Record")
 
+ON_HOST = ("inverse_matrix", "raw_size", "orientation", "rows")
+"""Tensors that describe samples. They stay on the host, in their dtype: no kernel reads them, and
+a small copy from pageable memory behind the large ones makes the driver synchronise."""
+
+ASYNCHRONOUS = ("cuda", "xpu")
+"""Devices that copy from page-locked memory while the host goes on. Not MPS: there a copy that is
+not waited for may read memory that was freed since (pytorch#83015, pytorch#189690)."""
+
 
 class _Removed:
     """Sentinel for a deleted key; a singleton across pickling."""
@@ -151,14 +159,17 @@ class Record:
         return {name: self[name] for name in self}
 
     def to(self: R, *args: Any, **kwargs: Any) -> R:
-        """Return a copy with every tensor passed through `Tensor.to(...)`.
+        """Return a copy with its tensors passed through `Tensor.to(...)`.
 
-        Lists (polygons, texts, ...) that were not accessed yet are still made at first access.
+        Those that describe samples (`ON_HOST`) are left as they are. Copies from page-locked memory
+        to CUDA and XPU are not waited for, unless `non_blocking=False` is given. Lists (polygons,
+        texts, ...) that were not accessed yet are still made at first access.
         """
+        move = _mover(args, kwargs)
         moved: dict[str, Any] = {}
         for name in self._names():
             if not self._is_deferred(name):
-                moved[name] = _each_tensor(self[name], lambda tensor: tensor.to(*args, **kwargs))
+                moved[name] = self[name] if name in ON_HOST else _each_tensor(self[name], move)
         return type(self)(self._refs, self._removed() | moved)
 
     def _is_deferred(self, name: str) -> bool:
@@ -294,26 +305,31 @@ class _BatchRecord(Record):
         return found
 
     def empty_buffers(self, *, pin_memory: bool = False) -> dict[str, torch.Tensor]:
-        """Return buffers for `copy_into`, with the strides of the stored rows (channels last)."""
+        """Return buffers for `copy_into`, with the strides of the stored rows (channels last).
+
+        Those of `ON_HOST` are never page-locked.
+        """
         buffers: dict[str, torch.Tensor] = {}
         if self._refs is not None:
             for field in self._refs.fields:
                 dtype = self._refs.torch_dtype(field)
                 if dtype is not None and field.plural not in self._taken:
                     shape = self._refs.shape(field)
-                    empty = torch.empty(shape, dtype=dtype, pin_memory=pin_memory)
+                    pinned = pin_memory and field.plural not in ON_HOST
+                    empty = torch.empty(shape, dtype=dtype, pin_memory=pinned)
                     buffers[field.plural] = field.present(empty)
         for name, value in self._taken.items():
             if isinstance(value, torch.Tensor):
-                empty = torch.empty_like(value, memory_format=torch.preserve_format)
-                buffers[name] = empty.pin_memory() if pin_memory else empty
+                pinned = pin_memory and name not in ON_HOST
+                buffers[name] = torch.empty_like(value, device="cpu", pin_memory=pinned)
         return buffers
 
     def pin_memory(self) -> Batch:
         """Return a copy in page-locked memory, in ordinary memory if there is no accelerator."""
         pinned = _has_accelerator()
         buffers = self.empty_buffers(pin_memory=pinned)
-        filled: dict[str, Any] = dict(self.copy_into(buffers))
+        sent = {name: buffer for name, buffer in buffers.items() if name not in ON_HOST}
+        filled: dict[str, Any] = dict(self.copy_into(sent))
         for name in self._names():
             if name not in filled and not self._is_deferred(name):
                 value = self[name]
@@ -330,6 +346,27 @@ def _each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
     if isinstance(value, list) and any(isinstance(item, torch.Tensor) for item in value):
         return [_each_tensor(item, change) for item in value]
     return value
+
+
+def _mover(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what `Record.to` does to each tensor."""
+    target = kwargs.get("device", args[0] if args else None)
+    if isinstance(target, torch.Tensor):
+        target = target.device
+    kind = torch.device(target).type if isinstance(target, (str, torch.device)) else None
+    may_wait = len(args) < 2 and "non_blocking" not in kwargs  # not said by the caller
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        options = kwargs
+        if kind == "mps":
+            if tensor.dtype == torch.float64:
+                return tensor  # MPS has no float64
+            options = {**kwargs, "non_blocking": False}
+        elif kind in ASYNCHRONOUS and may_wait:
+            options = {**kwargs, "non_blocking": tensor.is_pinned()}
+        return tensor.to(*args, **options)
+
+    return move
 
 
 def _has_accelerator() -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
+from ocrstore.errors import SchemaError
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
 from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
@@ -44,6 +46,7 @@ class OCRDataModule(LightningDataModule):
         seed: int = 0,
         window: int | None = None,
         uneven: Uneven = "pad",
+        drop_last: bool = False,
         prefetch: int = 2,
         pin_memory: bool | None = None,
         persistent_workers: bool = True,
@@ -66,8 +69,11 @@ class OCRDataModule(LightningDataModule):
             expect: As in `OCRStoreDataset`.
             seed: Seeds the order of training.
             window: Shuffle in windows of that many row groups.
-            uneven: What training does when the samples cannot be divided evenly between ranks; see
-                `ResumableSampler`.
+            uneven: What training does when the samples cannot be divided evenly between ranks:
+                `pad` or `drop`; see `ResumableSampler`. Not `exact`: ranks with different numbers
+                of batches wait for each other's gradients forever.
+            drop_last: Leave out the last batch of a training epoch if it is smaller than the
+                others, for compiled networks: another size would compile them again.
             prefetch: How many batches to prepare ahead of the loop. 0 leaves that to torch, and so
                 does a transform without workers, whose random numbers would be drawn in between
                 those of the loop.
@@ -76,6 +82,11 @@ class OCRDataModule(LightningDataModule):
             multiprocessing_context: As in DataLoader.
         """
         super().__init__()
+        if uneven not in ("pad", "drop"):
+            raise SchemaError(
+                f"uneven={uneven!r}: expected 'pad' or 'drop'. With 'exact' ranks would train"
+                " different numbers of batches, and wait for each other forever"
+            )
         self.paths: dict[str, Paths | None] = {
             "train": train,
             "val": val,
@@ -88,6 +99,7 @@ class OCRDataModule(LightningDataModule):
         self.seed = seed
         self.window = window
         self.uneven = uneven
+        self.drop_last = drop_last
         self.prefetch = prefetch
         self.pin_memory = pin_memory
         self.persistent_workers = persistent_workers and num_workers > 0
@@ -96,6 +108,9 @@ class OCRDataModule(LightningDataModule):
         self._datasets: dict[str, OCRStoreDataset] = {}
         self._sampler: ResumableSampler | None = None
         self._state: dict[str, int] | None = None
+        self._start = (0, 0, 0)
+        """The epoch in which training was resumed, and the samples and batches before that."""
+        self._loaders: weakref.WeakSet[PrefetchLoader] = weakref.WeakSet()
 
     def dataset(self, stage: str) -> OCRStoreDataset:
         """Return the data set of `train`, `val`, `test` or `predict`; the same one every time."""
@@ -114,6 +129,7 @@ class OCRDataModule(LightningDataModule):
         options: dict[str, Any] = {
             "batch_size": self.batch_size,
             "sampler": sampler,
+            "drop_last": stage == "train" and self._drops(len(sampler)),
             "num_workers": self.num_workers,
             "pin_memory": pinned if self.pin_memory is None else self.pin_memory,
             "persistent_workers": self.persistent_workers,
@@ -124,7 +140,9 @@ class OCRDataModule(LightningDataModule):
         device = None if self.trainer is None else self.trainer.strategy.root_device
         # evaluation uses the polygons of every picture
         lists = stage != "train"
-        return PrefetchLoader(dataset, ahead=ahead, device=device, lists=lists, **options)
+        loader = PrefetchLoader(dataset, ahead=ahead, device=device, lists=lists, **options)
+        self._loaders.add(loader)
+        return loader
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the shuffled, augmented, resumable loader."""
@@ -136,10 +154,39 @@ class OCRDataModule(LightningDataModule):
                 dataset, window=self.window, seed=self.seed, uneven=self.uneven
             )
         if self._state is not None:
+            replicas = self._state["replicas"]
             sampler.load_state_dict(self._state)
             self._state = None
+            self._resume(sampler, changed=replicas != sampler.num_replicas)
         self._sampler = sampler
         return self._loader("train", sampler)
+
+    def _resume(self, sampler: ResumableSampler, *, changed: bool) -> None:
+        """Note where training goes on; with another number of ranks also tell Lightning."""
+        progress = self._batches_in_epoch()
+        if progress is None:
+            return
+        if changed and sampler.position:
+            # Lightning ends the epoch when it has counted as many batches as the loader has
+            drops = self._drops(len(sampler))
+            done = self._batches(len(sampler), drops) - self._batches(sampler.remaining, drops)
+            moved = done - progress.processed
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(progress, name, getattr(progress, name) + moved)
+        self._start = (sampler.epoch, sampler.position, progress.processed)
+
+    def _drops(self, samples: int) -> bool:
+        """Return whether a smaller last batch is left out; never the only one of an epoch."""
+        return self.drop_last and samples >= self.batch_size
+
+    def _batches(self, samples: int, drops: bool) -> int:
+        return samples // self.batch_size if drops else -(-samples // self.batch_size)
+
+    def _batches_in_epoch(self) -> Any:
+        """Return Lightning's counts of the batches of this epoch; None outside of a training."""
+        if self.trainer is None:
+            return None
+        return self.trainer.fit_loop.epoch_loop.batch_progress.current
 
     def _in_order(self, stage: str) -> DataLoader[Any]:
         return self._loader(stage, ResumableSampler(self.dataset(stage), shuffle=False))
@@ -156,17 +203,37 @@ class OCRDataModule(LightningDataModule):
         """Return the prediction loader, in stored order."""
         return self._in_order("predict")
 
+    def setup(self, stage: str) -> None:
+        """Forget the position of an earlier training; its loaders are made anew."""
+        if stage == "fit":
+            self._sampler = None
+            self._start = (0, 0, 0)
+
+    def teardown(self, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Stop the threads of the loaders and drop their batches."""
+        for loader in list(self._loaders):
+            loader.close()
+
+    def on_exception(self, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
+        """Stop the threads: Lightning calls no `teardown` after an exception."""
+        self.teardown("fit")
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position of training, counted in batches that were used, not drawn ahead."""
         if self._sampler is None or self.trainer is None:
             return {}
-        loop = self.trainer.fit_loop
         # `processed`: Lightning counts a batch as done after its step when it restarts
-        batches = getattr(loop.epoch_loop.batch_progress.current, "processed", 0)
-        used = min(batches * self.batch_size, len(self._sampler))
+        batches = getattr(self._batches_in_epoch(), "processed", 0)
+        epoch = max(self.trainer.fit_loop.epoch_progress.current.ready - 1, 0)
+        resumed, position, before = self._start
+        if epoch != resumed:
+            position = before = 0
+        whole = len(self._sampler)
+        used = min(position + (batches - before) * self.batch_size, whole)
+        if self._drops(whole) and whole - used < self.batch_size:
+            used = whole
         state = self._sampler.state_dict(consumed=used)
-        epoch = max(loop.epoch_progress.current.ready - 1, 0)
-        state["epoch"] = epoch + 1 if used >= len(self._sampler) else epoch
+        state["epoch"] = epoch + 1 if used >= whole else epoch
         return {"train": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

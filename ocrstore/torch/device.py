@@ -10,11 +10,14 @@ from typing import Any, Protocol
 import torch
 
 from ocrstore.torch.annotations import LISTS
-from ocrstore.torch.batch import Batch, Record
+from ocrstore.torch.batch import ASYNCHRONOUS, ON_HOST, Batch, Record
 
 
 class Stage(Protocol):
     """What is done to a batch before the loop gets it, in two threads. One thread calls each."""
+
+    def enter_thread(self) -> None:
+        """Prepare the prefetching thread; called in it before the first batch is read."""
 
     def begin(self, batch: Any) -> Any:
         """Do what can be done ahead, in the prefetching thread."""
@@ -28,6 +31,9 @@ class Resolve:
 
     def __init__(self, *, lists: bool = False) -> None:
         self.lists = lists
+
+    def enter_thread(self) -> None:
+        """Do nothing."""
 
     def begin(self, batch: Any) -> Any:
         """Make the values of a batch; anything else is returned as it is."""
@@ -64,15 +70,22 @@ class Transfer:
     """
 
     _SLOTS = 2
-    _PINNED = True
 
     def __init__(self, device: torch.device, *, lists: bool = False) -> None:
-        self.device = device
         self.lists = lists
         self._api = getattr(torch, device.type)
         self._stream = self._api.Stream(device=device)
+        self.device = self._stream.device  # with an index: "cuda" means another one in a thread
         self._slots = [_Slot() for _ in range(self._SLOTS)]
         self._turn = 0
+
+    def enter_thread(self) -> None:
+        """Make the device the current one of the prefetching thread.
+
+        A new thread is on device 0: page-locked memory and the end of `with stream(...)` would make
+        a context there, of half a gigabyte for every rank.
+        """
+        enter_device(self.device)
 
     def begin(self, batch: Any) -> tuple[Any, Any]:
         """Fill a buffer and start the transfer."""
@@ -101,11 +114,15 @@ class Transfer:
     def _stage_record(self, batch: Record, slot: _Slot) -> Any:
         if not isinstance(batch, Batch):
             return batch
-        wanted = {name: like for name, like in batch.layouts().items() if not like.is_pinned()}
+        wanted = {
+            name: like
+            for name, like in batch.layouts().items()
+            if name not in ON_HOST and like.device.type in ("cpu", "meta") and not like.is_pinned()
+        }
         fresh: dict[str, torch.Tensor] = {}
         for name, like in wanted.items():
             if not _holds(slot.buffers.get(name), like):
-                fresh = fresh or batch.empty_buffers(pin_memory=self._PINNED)
+                fresh = fresh or batch.empty_buffers(pin_memory=True)
                 slot.buffers[name] = fresh[name]
         filled = batch.copy_into({name: slot.buffers[name] for name in wanted})
         staged = copy.copy(batch)
@@ -121,6 +138,9 @@ class BlockingTransfer:
     def __init__(self, device: torch.device, *, lists: bool = False) -> None:
         self.device = device
         self.lists = lists
+
+    def enter_thread(self) -> None:
+        """Do nothing."""
 
     def begin(self, batch: Any) -> Any:
         """Move the batch."""
@@ -141,10 +161,33 @@ def stage_for(device: torch.device | str | None, *, lists: bool = False) -> Stag
     return kind(where, lists=lists)
 
 
+def enter_device(device: torch.device) -> None:
+    """Make a device the current one of a thread that waits for it; a new thread is on device 0."""
+    if _has_streams(device):
+        getattr(torch, device.type).set_device(device)
+
+
+def start_fetch(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Start to copy a tensor to the host.
+
+    Returns:
+        The copy, and the event after which it is filled; None if it is filled already.
+    """
+    tensor = tensor.detach()
+    if not _has_streams(tensor.device):
+        return tensor.cpu(), None
+    api = getattr(torch, tensor.device.type)
+    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    event = api.Event()
+    event.record(api.current_stream(tensor.device))
+    return host, event
+
+
 def move(value: Any, device: torch.device) -> Any:
-    """Return a nested structure with its tensors on a device; does not wait for transfers."""
+    """Return a nested structure with its tensors on a device; waits only where it has to."""
     if isinstance(value, (torch.Tensor, Record)):
-        return value.to(device, non_blocking=True)
+        return value.to(device, non_blocking=device.type in ASYNCHRONOUS)
     if isinstance(value, Mapping):
         return {name: move(part, device) for name, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -181,4 +224,5 @@ def _holds(buffer: torch.Tensor | None, like: torch.Tensor) -> bool:
 
 def _has_streams(device: torch.device) -> bool:
     module = getattr(torch, device.type, None)
-    return all(hasattr(module, name) for name in ("Stream", "Event", "stream", "current_stream"))
+    needed = ("Stream", "Event", "stream", "current_stream", "set_device")
+    return device.type in ASYNCHRONOUS and all(hasattr(module, name) for name in needed)

@@ -42,6 +42,7 @@ class _Shared:
 
 def _prepare(source: Iterator[Any], stage: Stage, shared: _Shared) -> None:
     try:
+        stage.enter_thread()
         while True:
             shared.room.acquire()
             if shared.stopped:
@@ -70,7 +71,12 @@ class Prefetcher(Iterator[Any]):
     """
 
     def __init__(
-        self, source: Iterable[Any], *, stage: Stage | None = None, ahead: int = 2
+        self,
+        source: Iterable[Any],
+        *,
+        stage: Stage | None = None,
+        ahead: int = 2,
+        unused_stages: list[Stage] | None = None,
     ) -> None:
         """Start the thread; `iter(source)` is called here, in the caller's thread.
 
@@ -78,6 +84,7 @@ class Prefetcher(Iterator[Any]):
             source: Yields batches.
             stage: What is done to each batch; by default its tensors are made.
             ahead: How many batches to prepare.
+            unused_stages: Where to put the stage when this is closed, for another pass.
         """
         if ahead < 1:
             raise ValueError(f"ahead={ahead}: expected at least one batch")
@@ -86,6 +93,7 @@ class Prefetcher(Iterator[Any]):
         self.handed = 0
         """Batches that the consumer received."""
         self.stage = stage or Resolve()
+        self._unused_stages = unused_stages
         self._pid = os.getpid()
         self._done = False
         self._shared = _Shared(ahead)
@@ -145,6 +153,9 @@ class Prefetcher(Iterator[Any]):
         with contextlib.suppress(queue.Empty):
             while True:  # a second thread may drain it too: `empty()` and `get()` could block
                 self._shared.ready.get_nowait()
+        unused, self._unused_stages = self._unused_stages, None
+        if unused is not None and not self._thread.is_alive():
+            unused.append(self.stage)
 
     def __enter__(self) -> Prefetcher:
         return self
@@ -215,8 +226,9 @@ class PrefetchLoader(DataLoader[Any]):
         self.device = device
         self.lists = lists
         self._waiting: Prefetcher | None = None
-        self._active: weakref.ref[Prefetcher] | None = None
-        self._spare_stages: list[Stage] = []
+        self._active: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+        # a stage has a stream, device memory and page-locked buffers: passes use it in turn
+        self._unused_stages: list[Stage] = []
 
     def __iter__(self) -> Any:
         # nothing starts before the first batch: Lightning makes iterators that it does not use
@@ -227,9 +239,8 @@ class PrefetchLoader(DataLoader[Any]):
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             return waiting
-        active = None if self._active is None else self._active()
-        if active is not None and self.persistent_workers:
-            active.close()  # this pass needs its workers
+        if self.persistent_workers:
+            self._close_active()  # this pass needs their workers
         return self._start()
 
     def was_last(self, prefetcher: Prefetcher) -> bool:
@@ -239,22 +250,36 @@ class PrefetchLoader(DataLoader[Any]):
     def finish(self, prefetcher: Prefetcher) -> None:
         """Record that a pass has handed out its last batch; for the iterators."""
         prefetcher.wait_for_end()
-        self._spare_stages.append(prefetcher.stage)
+        prefetcher.close()
         if self._waiting is None and self._knows_next_epoch():
             if isinstance(self.sampler, ResumableSampler):
-                self.sampler.call_before_change(self.close)
+                self.sampler.call_before_change(self._drop_waiting)
             self._waiting = self._start()
 
     def close(self) -> None:
+        """Stop the threads, drop prepared batches, and free the buffers; can be used again."""
+        self._drop_waiting()
+        self._close_active()
+        self._unused_stages.clear()
+
+    def _close_active(self) -> None:
+        for prefetcher in list(self._active):
+            prefetcher.close()
+
+    def _drop_waiting(self) -> None:
         """Drop the pass that was started ahead of its epoch."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.close()
 
     def _start(self) -> Prefetcher:
-        stage = self._spare_stages.pop() if self._spare_stages else self.make_stage()
-        prefetcher = Prefetcher(super().__iter__(), stage=stage, ahead=self.ahead)
-        self._active = weakref.ref(prefetcher)
+        prefetcher = Prefetcher(
+            super().__iter__(),
+            stage=self._unused_stages.pop() if self._unused_stages else self.make_stage(),
+            ahead=self.ahead,
+            unused_stages=self._unused_stages,
+        )
+        self._active.add(prefetcher)
         return prefetcher
 
     def make_stage(self) -> Stage:

@@ -30,6 +30,21 @@ _DTYPES = {
 }
 
 
+class ExactTensor(torch.Tensor):
+    """A tensor that keeps its dtype under `to(dtype)`, with which Lightning rounds every input.
+
+    Use `float()` or `half()` to convert it. The results of operations are plain tensors.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch's own Parameter
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return the tensor itself if only a dtype is given; else as `Tensor.to`."""
+        if len(args) == 1 and isinstance(args[0], torch.dtype) and not kwargs:
+            return self
+        return super().to(*args, **kwargs)
+
+
 class Field(NamedTuple):
     """How samples and batches present one column."""
 
@@ -40,7 +55,8 @@ class Field(NamedTuple):
     singular: str
     """Its name in a sample."""
     kind: str = "plain"
-    """`picture` (stored HWC, presented CHW), `map` (stored HW, presented 1HW) or `plain`."""
+    """`picture` (stored HWC, presented CHW), `map` (stored HW, presented 1HW), `matrix` or `plain`.
+    """
 
     def present(self, rows: torch.Tensor) -> torch.Tensor:
         """Return stored rows (B, ...) in the layout of a batch; a view, never a copy."""
@@ -56,6 +72,8 @@ class Field(NamedTuple):
         if self.kind == "picture" and rows.ndim == 4:
             return as_tensor(rows.transpose(0, 3, 1, 2))
         tensor = as_tensor(rows)
+        if self.kind == "matrix":
+            return tensor.as_subclass(ExactTensor)
         return tensor.unsqueeze_(1) if self.kind == "map" and rows.ndim == 3 else tensor
 
     def presented_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -76,7 +94,7 @@ def field_of(column: str) -> Field:
     known = COLUMNS.get(column)
     if known is None:
         return Field(column, column, column)
-    kind = {PICTURE: "picture", MATRIX: "plain"}.get(known.role, "map")
+    kind = {PICTURE: "picture", MATRIX: "matrix"}.get(known.role, "map")
     return Field(column, known.batch_name, known.sample_name, kind)
 
 

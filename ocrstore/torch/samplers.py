@@ -75,6 +75,8 @@ class ResumableSampler(DistributedSampler[Any]):
         self.uneven = uneven
         self.position = 0
         """The number of samples of this epoch that this rank has drawn."""
+        self._offsets: dict[int, int] = {}
+        """For an epoch that another number of ranks has begun: how many samples they have drawn."""
         self._resume = False
         self._drawn_by: object = None
         """The iterator that advances the position; an older one may still be in use."""
@@ -108,7 +110,7 @@ class ResumableSampler(DistributedSampler[Any]):
         return np.random.default_rng((self.seed, self.epoch))
 
     def _share(self) -> npt.NDArray[np.int64]:
-        order = self._order()
+        order = self._order()[self._offsets.get(self.epoch, 0) :]
         rest = len(order) % self.num_replicas
         if rest and self.uneven == "drop":
             order = order[:-rest]
@@ -118,13 +120,16 @@ class ResumableSampler(DistributedSampler[Any]):
 
     def __iter__(self) -> Iterator[int]:
         # a generator: this runs at the first draw, because loaders make iterators they do not use
+        epoch = self.epoch
         position = self.position if self._resume else 0
+        if not self._resume:
+            self._offsets.pop(epoch, None)
         self._resume = False
         self._ended = None
         me = self._drawn_by = object()
-        epoch = self.epoch
         share = self._share()
-        for row in share[position:].tolist():
+        first = position - (len(self) - len(share))
+        for row in share[first:].tolist():
             position += 1
             if self._drawn_by is me:
                 self.position = position
@@ -136,11 +141,29 @@ class ResumableSampler(DistributedSampler[Any]):
 
     def __len__(self) -> int:
         count = len(self.dataset)  # type: ignore[arg-type]  # as above
+        return self._part(count, self.num_replicas, self.rank)
+
+    def _part(self, count: int, replicas: int, rank: int) -> int:
+        """Return how many of `count` samples a rank draws."""
         if self.uneven == "exact":
-            return len(range(self.rank, count, self.num_replicas))
-        if self.uneven == "drop":
-            return count // self.num_replicas
-        return -(-count // self.num_replicas)
+            return len(range(rank, count, replicas))
+        return count // replicas if self.uneven == "drop" else -(-count // replicas)
+
+    @property
+    def remaining(self) -> int:
+        """The number of samples that this rank has still to draw in this epoch."""
+        return len(self) - self.position
+
+    def _drawn_by_all(self, position: int, offset: int, replicas: int, rank: int) -> int:
+        """Return how many samples of an epoch all ranks have drawn when one is at a position.
+
+        The position of the rest of an epoch is counted from its end: the last sample is at
+        `len(self)`, whoever has drawn the others.
+        """
+        count = len(self.dataset)  # type: ignore[arg-type]  # as above
+        whole = self._part(count, replicas, rank)
+        before = whole - self._part(count - offset, replicas, rank)
+        return min(offset + (position - before) * replicas, count)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next `iter()` draws; keeps the position if it is the same."""
@@ -151,6 +174,7 @@ class ResumableSampler(DistributedSampler[Any]):
             self._drawn_by = None
             self.epoch = epoch
             self.position = 0
+            self._offsets.clear()
             self._resume = False
 
     def state_dict(self, *, consumed: int | None = None) -> dict[str, int]:
@@ -177,29 +201,36 @@ class ResumableSampler(DistributedSampler[Any]):
             "seed": self.seed,
             "samples": len(self.dataset),  # type: ignore[arg-type]  # as above
             "replicas": self.num_replicas,
+            "offset": self._offsets.get(epoch, 0) if position else 0,
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue from a state: the next `iter()` draws the rest of that epoch."""
+        """Continue from a state: the next `iter()` draws the rest of that epoch.
+
+        What is left of an epoch that another number of ranks has begun is dealt out anew.
+        """
         if state.get("version") != _STATE_VERSION:
             raise ValueError(
                 f"sampler state has version {state.get('version')!r}: expected {_STATE_VERSION}"
             )
-        for name, mine in (
-            ("samples", len(self.dataset)),  # type: ignore[arg-type]  # as above
-            ("replicas", self.num_replicas),
-        ):
-            if state[name] != mine:
-                raise ValueError(
-                    f"the sampler state has {state[name]} {name}, this sampler has {mine}: the rest"
-                    " of that epoch cannot be drawn; start the next one with set_epoch()"
-                )
+        count = len(self.dataset)  # type: ignore[arg-type]  # as above
+        if state["samples"] != count:
+            raise ValueError(
+                f"the sampler state has {state['samples']} samples, this sampler has {count}: the"
+                " rest of that epoch cannot be drawn; start the next one with set_epoch()"
+            )
         self._tell_listener()
         self._drawn_by = None
         self._ended = None
         self.seed = state["seed"]
         self.epoch = state["epoch"]
         self.position = state["position"]
+        offset = state.get("offset", 0)
+        if self.position and state["replicas"] != self.num_replicas:
+            # the state is that of rank 0, which is never behind another one
+            offset = self._drawn_by_all(self.position, offset, state["replicas"], 0)
+            self.position = len(self) - self._part(count - offset, self.num_replicas, self.rank)
+        self._offsets = {self.epoch: offset} if offset else {}
         self._resume = True
 
 
@@ -248,7 +279,9 @@ class WindowShuffleSampler(ResumableSampler):
         order = self._order()
         asked = -1
         for row in super().__iter__():
-            current = int(np.searchsorted(ends, self.position * self.num_replicas - 1, "right"))
+            offset = self._offsets.get(self.epoch, 0)
+            drawn = self._drawn_by_all(self.position, offset, self.num_replicas, self.rank)
+            current = int(np.searchsorted(ends, drawn - 1, "right"))
             # read the next window while this one is used
             for window in range(max(asked + 1, current), min(current + 2, len(ends))):
                 first = ends[window - 1] if window else 0

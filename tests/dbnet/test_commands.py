@@ -36,7 +36,17 @@ pytestmark = [
 ]
 
 SMALL = ["--backbone", "resnet10", "--width", "16", "--inner", "32", "--precision", "32"]
-QUICK = ["--batch-size", "3", "--workers", "0", "--accelerator", "cpu", "--quiet"]
+QUICK = [
+    "--log-every",
+    "1",
+    "--batch-size",
+    "3",
+    "--workers",
+    "0",
+    "--accelerator",
+    "cpu",
+    "--quiet",
+]
 
 
 def run(*args, code=0):

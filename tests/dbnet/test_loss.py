@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ocrstore.dbnet.loss import LossParams, balanced_bce, dbnet_loss, dice, masked_l1
 from ocrstore.dbnet.network import DBNet, ModelConfig, Output
@@ -170,3 +171,63 @@ def test_an_inference_output_is_refused():
         dbnet_loss(
             Output(t(0)), prob_maps=t(0), prob_masks=t(1), thresh_maps=t(0), thresh_masks=t(0)
         )
+
+
+class Fetches(TorchDispatchMode):
+    """Counts the scalars that are fetched from tensors; on a GPU each waits for the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        """Count and go on."""
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def random_batch():
+    """Return maps of a batch with some text, and an output for it."""
+    maps = {
+        "prob_maps": (torch.rand(2, 1, 16, 16) < 0.1).half(),
+        "prob_masks": (torch.rand(2, 1, 16, 16) < 0.9).byte(),
+        "thresh_maps": torch.rand(2, 1, 16, 16).half(),
+        "thresh_masks": (torch.rand(2, 1, 16, 16) < 0.2).byte(),
+    }
+    out = output(*(torch.randn(2, 1, 16, 16) for _ in range(2)), torch.rand(2, 1, 16, 16))
+    return out, maps
+
+
+def test_the_loss_fetches_nothing():
+    """No value goes to the host in the forward and the backward pass."""
+    out, maps = random_batch()
+    with Fetches() as fetches:
+        dbnet_loss(out, **maps).total.backward()
+        assert fetches.count == 0
+        out.logits.sum().item()
+    assert fetches.count == 1
+
+
+def test_the_loss_compiles_as_one_graph():
+    """Without graph breaks, for batches with and without text, and the same value."""
+    compiled = torch.compile(dbnet_loss, fullgraph=True, backend="eager")
+    for text in (True, False):
+        out, maps = random_batch()
+        maps["prob_maps"] *= text
+        torch.testing.assert_close(compiled(out, **maps), dbnet_loss(out, **maps))
+
+
+@pytest.mark.parametrize("ratio", [0.5, 3.0, 100.0])
+def test_mining_is_that_of_topk(ratio):
+    """Random logits, some of them equal: value and gradient are those of sorting."""
+    logits = (torch.randn(4, 1, 20, 20) * 4).round().div(2).requires_grad_()
+    target = (torch.rand(4, 1, 20, 20) < 0.05).float()
+    mask = (torch.rand(4, 1, 20, 20) < 0.9).float()
+    value = balanced_bce(logits, target, mask, ratio=ratio)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
+    negatives = loss[(mask > 0) & (target == 0)]
+    positives = loss[(mask > 0) & (target == 1)]
+    hardest = negatives.topk(min(len(negatives), int(len(positives) * ratio)))[0]
+    expected = torch.cat([positives, hardest]).mean()
+    torch.testing.assert_close(value, expected)
+    (gradient,) = torch.autograd.grad(value, logits)
+    (other,) = torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(gradient.sum(), other.sum())

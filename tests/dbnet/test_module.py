@@ -1,11 +1,13 @@
 """The Lightning module: it learns, measures, schedules, and remembers its recipe."""
 
+from types import SimpleNamespace
+
 import lightning as L
 import numpy as np
 import pytest
 import torch
 
-from ocrstore.dbnet.callbacks import PredictionPictures
+from ocrstore.dbnet.callbacks import PredictionPictures, ProgressBar
 from ocrstore.dbnet.checkpoint import Provenance
 from ocrstore.dbnet.module import DBNetModule, PolynomialSchedule
 from ocrstore.dbnet.predict import Detector
@@ -166,3 +168,59 @@ def test_truths_are_moved_to_picture_coordinates(bars_loader):
     truth = ground_truth_of(batch)
     np.testing.assert_allclose(truth.polygons[1][0], batch["polygons"][1][0] * 2)
     assert truth.sizes == [(128, 128)] * 2 and truth.keys == ["bar-0.jpg", "bar-1.jpg"]
+
+
+def test_a_compiled_network_sees_one_size(bars_loader, tmp_path):
+    """The odd last batch of a validation is filled up; its figures are those of a plain one."""
+    figures, sizes = [], []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        module = DBNetModule(model=TINY)
+        module.compiled = compiled  # without the compiler, which takes long
+        seen = []
+        module.net.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(len(args[0])))
+        figures += trainer(tmp_path).validate(module, bars_loader(5), verbose=False)
+        sizes.append(seen)
+    assert sizes == [[2, 2, 1], [2, 2, 2]]
+    assert figures[0] == pytest.approx(figures[1])
+    assert "val_cleval_hmean" in figures[0]
+
+
+def test_cleval_is_counted_every_few_epochs(bars_loader, tmp_path):
+    """Every second epoch and the last one; H-mean in every epoch."""
+    logged = []
+
+    class Watch(L.Callback):
+        def on_validation_end(self, trainer, module):
+            logged.append((len(module.hmean.rows), int(module.cleval.truth_characters)))
+
+    module = DBNetModule(model=TINY, cleval_every=2)
+    fit = trainer(tmp_path, max_epochs=3, callbacks=[Watch()])
+    fit.fit(module, bars_loader(2), bars_loader(2))
+    assert logged == [(2, 0), (2, 6), (2, 6)]
+
+
+def test_the_progress_bar_fetches_only_what_is_logged(monkeypatch):
+    """In between it shows the figures of before."""
+    fetched = []
+    monkeypatch.setattr(
+        "lightning.pytorch.callbacks.RichProgressBar.get_metrics",
+        lambda self, trainer, module: fetched.append(trainer.global_step) or {"step": fetched[-1]},
+    )
+    bar = ProgressBar()
+    for step in range(25):
+        running = SimpleNamespace(training=True, global_step=step, log_every_n_steps=10)
+        assert bar.get_metrics(running, None) == {"step": step // 10 * 10}
+    assert fetched == [0, 10, 20]
+
+
+def test_precision_and_device_of_a_detector(learned):
+    """On a CPU `auto` is float32; bf16 is another result, close to it; nonsense is refused."""
+    path = learned[2] / "last.ckpt"
+    images = torch.randint(0, 255, (1, 3, 64, 64), dtype=torch.uint8)
+    auto = Detector.load(path, device="auto", precision="32").probabilities(images).cpu()
+    mixed = Detector.load(path, precision="bf16-mixed").probabilities(images)
+    assert mixed.dtype == torch.float32 and not torch.equal(mixed, auto)
+    torch.testing.assert_close(mixed, auto, atol=0.1, rtol=0)
+    with pytest.raises(SchemaError, match="unknown precision '8'"):
+        Detector.load(path, precision="8")

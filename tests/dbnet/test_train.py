@@ -26,7 +26,13 @@ SMALL = ModelConfig(backbone="resnet10", width=16, inner=32)
 def train(store, out, *, epochs=2, **options):
     """Train a small network on the CPU, two steps an epoch."""
     params = TrainParams(
-        epochs=epochs, batch_size=3, workers=0, precision="32", accelerator="cpu", lr=1e-4
+        epochs=epochs,
+        batch_size=3,
+        workers=0,
+        precision="32",
+        accelerator="cpu",
+        lr=1e-4,
+        log_every=1,
     )
     return fit(store, out=out, model=SMALL, params=params, quiet=True, **options)
 

@@ -1,13 +1,16 @@
 """The data module in Lightning: device transfer, going on in mid-epoch, ranks, Hydra."""
 
+import contextlib
 import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from ocrstore.errors import SchemaError
 from ocrstore.torch import Batch, OCRDataModule, OCRStoreDataset, ResumableSampler
 
 lightning = pytest.importorskip("lightning.pytorch")
@@ -112,6 +115,49 @@ def test_an_interrupted_training_goes_on(store_path, other_path, tmp_path):
     assert trainer.callback_metrics["seen"] == 7
 
 
+def test_an_odd_last_batch_is_left_out(store_path, other_path, tmp_path):
+    """For compiled networks; the epoch counts as whole, and an only batch is kept."""
+    module = make_module(store_path, other_path, 0)
+    module.drop_last = True
+    model = Counting(stop_after=9)
+    model.checkpoint = tmp_path / "end.ckpt"
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        make_trainer(tmp_path, max_epochs=2).fit(model, datamodule=module)
+    assert [len(rows) for _, rows in model.rows] == [4] * 9
+    state = torch.load(model.checkpoint, weights_only=False)["OCRDataModule"]["train"]
+    assert (state["epoch"], state["position"]) == (1, 0)
+    module.batch_size = 64
+    assert len(module.train_dataloader()) == 1
+
+
+@pytest.mark.parametrize("stop_after", [None, 3])
+def test_no_thread_lives_on_after_a_training(store_path, other_path, tmp_path, stop_after):
+    """Neither the epoch begun ahead nor validation, nor an interrupted one, keeps its batches."""
+    before = set(threading.enumerate())
+    model = Counting(stop_after=stop_after)
+    model.checkpoint = tmp_path / "middle.ckpt"
+    module = make_module(store_path, other_path, 0)
+    trainer = make_trainer(tmp_path, max_epochs=1, limit_val_batches=1)
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+        trainer.fit(model, datamodule=module)
+    assert not set(threading.enumerate()) - before
+    assert len(model.rows) == (stop_after or 10)
+
+
+def test_a_module_is_resumed_twice(store_path, other_path, tmp_path):
+    """The same data module goes on from a checkpoint in a second training."""
+    module = make_module(store_path, other_path, 0)
+    first = Counting(stop_after=4)
+    first.checkpoint = tmp_path / "middle.ckpt"
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        make_trainer(tmp_path, max_epochs=1).fit(first, datamodule=module)
+    second = Counting()
+    make_trainer(tmp_path, max_epochs=1).fit(
+        second, datamodule=module, ckpt_path=first.checkpoint, weights_only=False
+    )
+    assert sorted(r for _, rows in first.rows + second.rows for r in rows) == list(range(37))
+
+
 def test_defaults_and_errors_of_the_module(store_path, other_path):
     """Loaders persist, keep order outside of training, and missing stores are named."""
     module = make_module(store_path, other_path, 2)
@@ -125,6 +171,8 @@ def test_defaults_and_errors_of_the_module(store_path, other_path):
     assert windowed.val_dataloader() == []
     with pytest.raises(ValueError, match="no store for 'test'"):
         windowed.test_dataloader()
+    with pytest.raises(SchemaError, match="expected 'pad' or 'drop'"):
+        OCRDataModule(train=store_path, uneven="exact")
     assert windowed.state_dict() == {}
     windowed.load_state_dict({})
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import traceback
-import types
 from collections import namedtuple
 
 import pytest
@@ -15,14 +14,12 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from ocrstore.torch import (
-    Batch,
     OCRStoreDataset,
     Prefetcher,
     PrefetchLoader,
     ResumableSampler,
-    device,
 )
-from ocrstore.torch.device import BlockingTransfer, Resolve, Transfer, move, stage_for, tensors_of
+from ocrstore.torch.device import BlockingTransfer, Resolve, move, stage_for, tensors_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -265,92 +262,6 @@ def test_tensors_are_taken_ahead(store_path):
     batch["images"].zero_()
     assert int(dataset[0:4]["images"].sum()) > 0
     assert Resolve().begin([1]) == [1]
-
-
-class FakeStreams(types.SimpleNamespace):
-    """The calls of torch.cuda that a transfer makes, in order; no GPU is needed to check that."""
-
-    def __init__(self):
-        calls = self.calls = []
-
-        class Stream:
-            def __init__(self, name="side", device=None):
-                self.name = name
-
-            def wait_event(self, event):
-                calls.append(f"{self.name} waits for {event.number}")
-
-        class Event:
-            made = 0
-
-            def record(self, stream):
-                Event.made += 1
-                self.number = Event.made
-                calls.append(f"{stream.name} records {self.number}")
-
-            def synchronize(self):
-                calls.append(f"host waits for {self.number}")
-
-        class Entered:
-            def __init__(self, stream):
-                self.stream = stream
-
-            def __enter__(self):
-                calls.append(f"on {self.stream.name}")
-
-            def __exit__(self, *_):
-                calls.append(f"off {self.stream.name}")
-
-        main = Stream("main")
-        super().__init__(
-            Stream=Stream, Event=Event, stream=Entered, current_stream=lambda _: main, calls=calls
-        )
-
-
-def test_a_transfer_waits_for_what_it_must(store_path, monkeypatch):
-    """Buffers are filled again after the device has read them; the loop's stream waits, not it."""
-    streams = FakeStreams()
-    monkeypatch.setattr(torch, "cpu", streams)
-    monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda _, s: streams.calls.append(f"kept for {s.name}")
-    )
-    monkeypatch.setattr(Transfer, "_PINNED", False)
-    # a device's copy is another memory than the buffer
-    monkeypatch.setattr(
-        device,
-        "move",
-        lambda b, _: Batch(
-            None, {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in b.items()}
-        ),
-    )
-    dataset = OCRStoreDataset(store_path)
-    transfer = Transfer(torch.device("cpu"))
-    begun = [transfer.begin(dataset[rows]) for rows in ([3, 1, 2, 0], [7, 5, 6, 4])]
-    sent = [["on side", f"side records {number}", "off side"] for number in (1, 2)]
-    assert streams.calls == sent[0] + sent[1]
-    slots = [slot.buffers["images"].data_ptr() for slot in transfer._slots]
-    assert len(set(slots)) == 2
-    streams.calls.clear()
-    first = transfer.finish(begun[0])
-    kept = sum(isinstance(value, torch.Tensor) for value in first.values())
-    assert streams.calls == ["main waits for 1"] + ["kept for main"] * kept
-    streams.calls.clear()
-    last = transfer.finish(transfer.begin(dataset[[9, 8]]))
-    assert streams.calls[:2] == ["host waits for 1", "on side"]
-    assert slots == [slot.buffers["images"].data_ptr() for slot in transfer._slots]
-    for batch, rows in (
-        (first, [3, 1, 2, 0]),
-        (transfer.finish(begun[1]), [7, 5, 6, 4]),
-        (last, [9, 8]),
-    ):
-        expected = dataset[rows]
-        assert batch["image_filename"] == expected["image_filename"]
-        for name in ("images", "prob_maps", "thresh_masks", "inverse_matrix", "raw_size"):
-            assert torch.equal(batch[name], expected[name])
-            assert batch[name].stride()[1:] == expected[name].stride()[1:]
-    larger = OCRStoreDataset(store_path, view="96")
-    assert transfer.finish(transfer.begin(larger[0:3]))["images"].shape == (3, 3, 96, 96)
-    assert transfer.finish(transfer.begin({"a": torch.ones(2)}))["a"].tolist() == [1, 1]
 
 
 @pytest.mark.gpu
