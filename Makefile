@@ -10,7 +10,7 @@ WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SUITE ?=
 
-.PHONY: help setup bench-setup demo check format test test-slow test-gpu docs coverage bench bench-quick clean
+.PHONY: help setup bench-setup demo check format test test-slow test-gpu docs coverage torture bench bench-quick clean
 
 help:
 	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train, eval, predict"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-slow   the long tests: browsers, compiled networks, several processes"
 	@echo "make test-gpu    the tests that need a GPU"
 	@echo "make coverage    the test suite with branch coverage of ocrstore/format"
+	@echo "make torture     attack every command for an hour; the findings are in .torture/state.json"
 	@echo "make bench       all benchmarks under tools/ (hours), with docs/benchmarks.md and its plots"
 	@echo "make bench-quick the comparison with others, in five minutes, into .bench/quick"
 	@echo "make clean       remove the virtual environment and caches"
@@ -59,6 +60,9 @@ docs: setup
 
 coverage: setup
 	$(PYTEST) tests/format tests/test_*.py --cov=ocrstore/format --cov-report=term-missing
+
+torture: setup
+	$(BIN)/python -m tools.torture
 
 # each prints its table and goes on even where a target is missed; quiet machines give better figures.
 # The comparison with others comes last; SUITE=--resume goes on with it where it was stopped

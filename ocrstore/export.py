@@ -13,25 +13,24 @@ import pyarrow.parquet
 
 from ocrstore.errors import WriteError
 from ocrstore.store import Store
+from ocrstore.whole_file import replaced
 
 FORMATS = ("parquet", "arrow", "csv")
 
 
 def export_index(store: Store, target: Path, *, format: str) -> None:
     """Write the index; the target appears whole or not at all."""
-    partial = target.parent / f".{target.name}.partial"
     table = store.index
     try:
-        if format == "parquet":
-            pyarrow.parquet.write_table(table, partial)
-        elif format == "arrow":
-            with pa.ipc.new_file(partial, table.schema) as writer:
-                writer.write_table(table)
-        else:
-            pyarrow.csv.write_csv(flatten(table), partial)
-        partial.replace(target)
+        with replaced(target) as partial:
+            if format == "parquet":
+                pyarrow.parquet.write_table(table, partial)
+            elif format == "arrow":
+                with pa.ipc.new_file(partial, table.schema) as writer:
+                    writer.write_table(table)
+            else:
+                pyarrow.csv.write_csv(flatten(table), partial)
     except (OSError, pa.ArrowException) as exc:
-        partial.unlink(missing_ok=True)
         raise WriteError(f"{target}: cannot be written: {exc}.") from exc
 
 

@@ -37,7 +37,7 @@ SOURCE_KINDS: dict[str, Kind] = {
     "same-name": _note("pictures in different folders have the same name; all are kept"),
     # annotations as a whole
     "no-annotation": _note("no annotation for this picture; it is kept as not annotated"),
-    "missing-picture": _lost("an annotation names a picture that does not exist"),
+    "missing-picture": _note("an annotation names a picture that is not in the folder"),
     "ambiguous-name": _lost("a name matches several pictures, or several names one picture"),
     "duplicate-annotation": _lost("a picture is annotated twice; the first annotation is used"),
     "bad-name": _lost("a picture's name is empty or not a string"),

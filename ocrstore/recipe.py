@@ -16,26 +16,16 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from ocrstore.errors import SchemaError
+from ocrstore.format.codecs import CODECS
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
-from ocrstore.jsondiff import diff_json
 from ocrstore.maps import ALGORITHM, MapParams
+from ocrstore.metadata import diff_json
+from ocrstore.schema import COLUMNS, IMAGE, default_dtype
 
 if TYPE_CHECKING:
     from ocrstore.pipeline import Pipeline
 
 GEOMETRIES = ("longest", "stretch", "pipeline")
-DTYPES = {
-    "image": ("uint8",),
-    "tensor": ("uint8",),
-    "prob_map": ("float16", "float32"),
-    "thresh_map": ("float16", "float32"),
-    "prob_mask": ("uint8", "bool"),
-    "thresh_mask": ("uint8", "bool"),
-    "inverse_matrix": ("float64",),
-}
-"""Columns of a recipe with their possible dtypes, the default first."""
-MAP_COLUMNS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
-CODECS = ("raw", "zstd", "lz4", "jpeg")
 # not part of the fingerprint, because they change no stored byte
 _NOT_FINGERPRINTED = ("mean", "std")
 
@@ -49,7 +39,7 @@ class ViewColumn:
     codec: str = "raw"
 
 
-DEFAULT_COLUMNS = tuple(ViewColumn(name, dtypes[0]) for name, dtypes in DTYPES.items())
+DEFAULT_COLUMNS = tuple(ViewColumn(name, default_dtype(name)) for name in COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +103,7 @@ class Recipe:
             }
         elif size is not None:
             others["size"] = _as_size(size)
-        names = list(DTYPES) if columns is None else list(columns)
+        names = list(COLUMNS) if columns is None else list(columns)
         asked = {"dtypes": dtypes or {}, "codecs": codecs or {}}
         for what, mapping in asked.items():
             for name in mapping.keys() - set(names):
@@ -121,7 +111,7 @@ class Recipe:
         others["columns"] = tuple(
             ViewColumn(
                 name,
-                asked["dtypes"].get(name, DTYPES.get(name, ("",))[0]),
+                asked["dtypes"].get(name, default_dtype(name)),
                 asked["codecs"].get(name, "raw"),
             )
             for name in names
@@ -269,12 +259,12 @@ def _as_columns(columns: Any) -> tuple[ViewColumn, ...]:
         for name, given in columns.items():
             given = given or {}
             _refuse_unknown(f"columns.{name}", given, ["dtype", "codec"])
-            dtype = given.get("dtype", DTYPES.get(name, ("",))[0])
+            dtype = given.get("dtype", default_dtype(name))
             made.append(ViewColumn(str(name), dtype, given.get("codec", "raw")))
         return tuple(made)
     if isinstance(columns, str):
         raise SchemaError(f"columns has to be a list or a mapping, not {columns!r}")
-    return tuple(ViewColumn(str(name), DTYPES.get(name, ("",))[0]) for name in columns)
+    return tuple(ViewColumn(str(name), default_dtype(name)) for name in columns)
 
 
 def _spread(given: dict[str, Any]) -> dict[str, Any]:
@@ -319,16 +309,16 @@ def _check(recipe: Recipe) -> None:
     if len(set(names)) != len(names) or not names:
         raise SchemaError(f"columns have to be distinct and at least one: {names}")
     for column in recipe.columns:
-        if column.name not in DTYPES:
-            raise SchemaError(f"unknown column {column.name!r}; known: {', '.join(DTYPES)}")
-        if column.dtype not in DTYPES[column.name]:
-            allowed = " or ".join(DTYPES[column.name])
+        if column.name not in COLUMNS:
+            raise SchemaError(f"unknown column {column.name!r}; known: {', '.join(COLUMNS)}")
+        if column.dtype not in COLUMNS[column.name].dtypes:
+            allowed = " or ".join(COLUMNS[column.name].dtypes)
             raise SchemaError(f"column {column.name} has to be {allowed}, not {column.dtype!r}")
         if column.codec not in CODECS:
             raise SchemaError(
                 f"column {column.name}: unknown codec {column.codec!r}; known: {', '.join(CODECS)}"
             )
-        if column.codec == "jpeg" and column.name != "image":
+        if column.codec == "jpeg" and column.name != IMAGE:
             raise SchemaError(
                 f"column {column.name}: codec jpeg stores the source's file, so only `image` can "
                 "have it"

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ocrstore.errors import WriteError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -104,10 +106,17 @@ class SlotWriter:
         """Return a free slot of at least `nbytes` and its memory; a new one if all are in use."""
         free = (slot for slot in self._slots if slot.memory[0] == _FREE)
         slot = next(free, None)
-        if slot is None:
-            slot = _OwnSlot(self.name, len(self._slots), self._folder)
-            self._slots.append(slot)
-        slot.resize(nbytes, self._keep_nbytes)
+        try:
+            if slot is None:
+                slot = _OwnSlot(self.name, len(self._slots), self._folder)
+                self._slots.append(slot)
+            slot.resize(nbytes, self._keep_nbytes)
+        except OSError as exc:
+            # a limit on file sizes holds for memory without a file, too
+            raise WriteError(
+                f"{self._folder or 'shared memory'}: no room for {nbytes} bytes from a worker: "
+                f"{exc.strerror}. Free some space, raise the limit (`ulimit -f`), or use no workers"
+            ) from exc
         slot.memory[0] = _BUSY
         ticket = Ticket(self.name, self.pid, slot.number, slot.file, nbytes)
         return ticket, memoryview(slot.memory)[PAGE:]

@@ -11,6 +11,7 @@ import numpy as np
 
 from ocrstore.errors import (
     CorruptStoreError,
+    DecodeError,
     StoreChangedError,
     StoreClosedError,
     UnknownColumnError,
@@ -18,9 +19,9 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.format.codecs import decode_row
+from ocrstore.format.codecs import check_row_nbytes, decode_row
 from ocrstore.format.columns import Column
-from ocrstore.format.layout import align_up, row_alignment
+from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES, align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -37,11 +38,14 @@ class StoredColumn:
     valid after the store is closed. Thread-safe.
     """
 
-    def __init__(self, name: str, snapshot: Snapshot) -> None:
+    def __init__(
+        self, name: str, snapshot: Snapshot, *, max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES
+    ) -> None:
         self.name = name
         self.path = snapshot.mapping.path
         self.spec: Column = snapshot.manifest.columns[name]
         self._snapshot = snapshot
+        self._max_row_nbytes = max_row_nbytes
         self._mapping = snapshot.mapping
         self._dtype = self.spec.numpy_dtype
         rows = snapshot.index.rows[name]
@@ -120,8 +124,11 @@ class StoredColumn:
             return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
         where = f"{self._mapping.path}: row {row}, column {self.name!r}"
         if self.spec.codec == "jpeg":
+            check_row_nbytes(self.spec, shape, self._max_row_nbytes, where=where)
             return _decode_picture(self.stored(row), shape, where)
-        return decode_row(self.spec, self.stored(row), shape, where=where)
+        return decode_row(
+            self.spec, self.stored(row), shape, where=where, limit=self._max_row_nbytes
+        )
 
     def _range(self, start: int, stop: int) -> Any:
         if stop - start > 1 and self.is_run(start, stop):
@@ -138,6 +145,9 @@ class StoredColumn:
     def _gather(self, rows: list[int]) -> Any:
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
+        if not self.spec.is_raw:
+            where = f"{self.path}: column {self.name!r}"
+            check_row_nbytes(self.spec, self._fixed_shape, self._max_row_nbytes, where=where)
         batch = np.empty((len(rows), *self._fixed_shape), self._dtype)
         for position, row in enumerate(rows):
             batch[position] = self._one(row)
@@ -162,7 +172,14 @@ class Store:
     same file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, generation: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        generation: int | None = None,
+        max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES,
+    ) -> None:
+        self._max_row_nbytes = max_row_nbytes
         # stays right when the working directory changes
         self._absolute = os.path.abspath(path)  # noqa: PTH100  # Path.resolve would follow links
         self._load(take_snapshot(path, generation=generation))
@@ -170,7 +187,10 @@ class Store:
     def _load(self, snapshot: Snapshot) -> None:
         self._snapshot: Snapshot | None = snapshot
         self.path = snapshot.mapping.path
-        self._columns = {name: StoredColumn(name, snapshot) for name in snapshot.manifest.columns}
+        self._columns = {
+            name: StoredColumn(name, snapshot, max_row_nbytes=self._max_row_nbytes)
+            for name in snapshot.manifest.columns
+        }
         self._keys: tuple[str, ...] | None = None
         self._rows: dict[str, int] | None = None
 
@@ -297,15 +317,23 @@ class Store:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._absolute, self.generation, self.fingerprint)
+        limit = self._max_row_nbytes
+        return _reopen, (self._absolute, self.generation, self.fingerprint, limit)
 
 
-def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -> Store:
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    generation: int | None = None,
+    max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES,
+) -> Store:
     """Open a store for reading; no row is read.
 
     Args:
         path: The store.
         generation: An older generation, if the store has not been compacted since.
+        max_row_nbytes: Larger rows of compressed columns are not decoded (DecodeError): a small
+            file can hold rows of 2 GB. Raw rows are as large as the file.
 
     Raises:
         NotAStoreError: The file is something else, or missing.
@@ -313,14 +341,16 @@ def open_store(path: str | os.PathLike[str], *, generation: int | None = None) -
         CorruptStoreError: It is damaged.
         UnknownGenerationError: It does not have that generation.
     """
-    return Store(path, generation=generation)
+    return Store(path, generation=generation, max_row_nbytes=max_row_nbytes)
 
 
-def _reopen(path: str, generation: int, fingerprint: str) -> Store:
+def _reopen(path: str, generation: int, fingerprint: str, max_row_nbytes: int) -> Store:
     try:
-        store = Store(path, generation=generation)
+        store = Store(path, generation=generation, max_row_nbytes=max_row_nbytes)
     except UnknownGenerationError:
-        store = Store(path)  # compacted since: the same content has another number
+        store = Store(
+            path, max_row_nbytes=max_row_nbytes
+        )  # compacted since: the same content has another number
     if store.fingerprint != fingerprint:
         raise StoreChangedError(
             f"{path}: was replaced by a store with different content while in use (expected "
@@ -338,9 +368,19 @@ def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Array:
-    from ocrstore.decode import decode  # only jpeg columns need decoders
+    from ocrstore.decode import (  # only jpeg columns need decoders
+        TooManyPixelsError,
+        decode,
+        open_picture,
+    )
 
-    pixels: Array = decode(bytes(data), name=where).pixels
+    try:
+        picture = open_picture(bytes(data), max_pixels=shape[0] * shape[1])
+    except TooManyPixelsError as exc:
+        raise CorruptStoreError(f"{where}: its header contradicts {shape}: {exc}") from exc
+    except DecodeError as exc:
+        raise DecodeError(f"{where}: {exc}") from exc
+    pixels: Array = decode(picture, name=where).pixels
     if pixels.shape != shape:
         raise CorruptStoreError(f"{where}: decodes to {pixels.shape}, recorded is {shape}.")
     pixels.flags.writeable = False

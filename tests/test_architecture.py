@@ -26,22 +26,21 @@ machine       :
 buffers       :
 float16       :
 stopwatch     :
-jsondiff      :
-shared_slots  :
-annotation    :
+shared_slots  : errors
+annotation    : errors | store
 schema        :
-view_bound    :
 whole_file    :
 metadata      : errors keys | store
+view_bound    : errors metadata
 problems      : annotation
 geometry      : errors
 # source -> decode -> recipe
 sources       : annotation errors keys problems
-decode        : errors geometry
+decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry
-recipe        : errors format geometry jsondiff maps schema | pipeline
-views         : errors format metadata recipe schema | store
+recipe        : errors format geometry maps metadata schema | pipeline
+views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
 store         : errors format | decode
@@ -54,12 +53,12 @@ view_bound views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
 torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
-| augment jsondiff maps recipe shared_slots
+| augment maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation decode errors evaluation geometry pipeline recipe schema sources store \
 torch views whole_file
 # looking at a store
-inspection    : annotation errors format jsondiff metadata schema store verification view_bound \
+inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
 report        : annotation errors inspection problems schema store version views whole_file
 viewer        : annotation errors evaluation geometry schema store views

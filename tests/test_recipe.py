@@ -11,19 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ocrstore.errors import SchemaError
+from ocrstore.format.codecs import CODECS
 from ocrstore.geometry import longest_side
 from ocrstore.maps import MapParams
-from ocrstore.recipe import CODECS, DTYPES, Recipe, ViewColumn, read_recipe
+from ocrstore.recipe import Recipe, ViewColumn, read_recipe
+from ocrstore.schema import COLUMNS
 
 PIPELINE = A.Compose([A.Resize(96, 160), A.HorizontalFlip(p=1)])
 
-columns = st.lists(st.sampled_from(list(DTYPES)), min_size=1, unique=True).flatmap(
+columns = st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True).flatmap(
     lambda names: st.tuples(
         *(
             st.builds(
                 ViewColumn,
                 st.just(name),
-                st.sampled_from(DTYPES[name]),
+                st.sampled_from(COLUMNS[name].dtypes),
                 st.sampled_from([c for c in CODECS if c != "jpeg" or name == "image"]),
             )
             for name in names

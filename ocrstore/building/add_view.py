@@ -9,21 +9,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ocrstore.annotation import Problem
-from ocrstore.building.build import StrPath, make_recipe
+from ocrstore.building.build import Size, StrPath, make_recipe
 from ocrstore.building.build_report import stored_problems
-from ocrstore.building.derive import Job, Task, stored_sample
+from ocrstore.building.derive import Job, Task, largest_picture, stored_sample
 from ocrstore.building.plan import name_work, why_not
 from ocrstore.building.run import deriver, discarded
+from ocrstore.building.view_size import AUTO, choose_size, measure_views, stored_scenes
 from ocrstore.decode import DECODER_FAMILIES, DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, WriteError
 from ocrstore.format.column_writer import ColumnWriter
-from ocrstore.format.columns import Column
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.resume import find_unfinished
-from ocrstore.recipe import DTYPES, Recipe
+from ocrstore.recipe import Recipe
+from ocrstore.schema import IMAGE, VIEW_COLUMNS
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
-from ocrstore.views import View, check_views, column_shapes, stored_views, views_metadata
+from ocrstore.view_bound import ViewBound, bounds_metadata, recorded_bounds
+from ocrstore.views import View, built_views, check_views, stored_columns, views_metadata
 
 
 @dataclass(slots=True)
@@ -40,6 +42,10 @@ class AddedView:
     discarded: str = ""
     """What of an interrupted build was discarded, and why."""
     problems: list[Problem] = field(default_factory=list)
+    chosen: str = ""
+    """Which size was chosen for `size="auto"`, and why."""
+    bound: ViewBound | None = None
+    """The accuracy that the view allows; None if there are no polygons."""
     seconds: float = 0.0
 
 
@@ -47,7 +53,7 @@ def add_view(
     path: StrPath,
     *,
     recipe: Recipe | StrPath | None = None,
-    size: int | Sequence[int] | None = None,
+    size: Size | None = None,
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
@@ -78,14 +84,18 @@ def add_view(
     started = time.perf_counter()
     target = Path(path)
     if columns is None and recipe is None:
-        columns = [name for name in DTYPES if name != "image"]
+        columns = VIEW_COLUMNS
     made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline))
     with Store(target) as store:
-        before = stored_views(store.metadata, where=str(target))
+        before = built_views(store)
         if not before:
             raise SchemaError(f"{target} was not built from pictures; views cannot be added")
+        chosen = ""
+        if size == AUTO:
+            side, chosen = choose_size(made, stored_scenes(store))
+            made = replace(made, size=(side, side))
         added = View(view or made.view_name, made, default=False)
-        result = AddedView(str(target), added.name, len(store))
+        result = AddedView(str(target), added.name, len(store), chosen=chosen)
         same = [v for v in before if v.name == added.name]
         if same and same[0].recipe.fingerprint == made.fingerprint:
             with suppress(StoreBusyError, WriteError):
@@ -99,11 +109,11 @@ def add_view(
                 "name the new one with --view"
             )
         views = check_views((*before, added))
-        specs = {name: Column(*spec) for name, spec in column_shapes((added,)).items()}
+        specs = stored_columns((added,))
         source = None
         if images is not None:
             source = open_source(images, annotations=annotations, format=format)
-        elif "image" not in store.columns:
+        elif IMAGE not in store.columns:
             raise SourceError(
                 f"{target} has no pictures (no column `image`); give their folder with --source"
             )
@@ -117,7 +127,9 @@ def add_view(
         found = find_unfinished(target)
         if found is not None:
             result.discarded = discarded(found.samples, why_not(found, token, in_place=True))
-        metadata = {**store.metadata, **views_metadata(views)}
+        bounds = recorded_bounds(store.metadata) | measure_views((added,), stored_scenes(store))
+        result.bound = bounds.get(added.name)
+        metadata = {**store.metadata, **views_metadata(views), **bounds_metadata(bounds)}
         with ColumnWriter(
             target, specs, metadata=metadata, resume=token, action="add-view"
         ) as writer:
@@ -144,7 +156,12 @@ class _Work:
         job = Job((self.view,), stored_views=(self.view,), store=Path(self.store.path))
         if self.source is not None:
             # every picture of the store passed --max-pixels when it was built
-            job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, self._largest()))
+            job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, largest_picture(self.store)))
+        if "source_hash" not in self.store.index.column_names:
+            raise SchemaError(
+                f"{self.store.path} does not record which files its samples were made from "
+                "(attribute source_hash); build it again"
+            )
         hashes = self.store.index["source_hash"].to_pylist()
         total, start = len(self.store), writer.resumed
         self.result.resumed = start
@@ -172,21 +189,13 @@ class _Work:
     def _tasks(self, start: int) -> Iterator[Task]:
         for row, key in enumerate(self.store.keys[start:], start):
             if self.source is None:
-                yield Task(stored_sample(key, self.store.attributes(row)), row)
+                yield Task(stored_sample(self.store, row), row)
             else:
                 yield Task(self.source[key])
 
-    def _largest(self) -> int:
-        sizes = zip(
-            self.store.index["width"].to_pylist(),
-            self.store.index["height"].to_pylist(),
-            strict=True,
-        )
-        return max((width * height for width, height in sizes), default=0)
-
 
 def _without_image(recipe: Recipe) -> Recipe:
-    kept = tuple(column for column in recipe.columns if column.name != "image")
+    kept = tuple(column for column in recipe.columns if column.name != IMAGE)
     if not kept:
         raise SchemaError("a further view needs a column besides `image`, such as tensor")
     return replace(recipe, columns=kept)

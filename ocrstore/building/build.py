@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.run import Options, Progress, execute
+from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.recipe import Recipe, read_recipe
@@ -17,6 +19,7 @@ from ocrstore.sources import open_source
 from ocrstore.views import IMPORTED, View
 
 StrPath = str | os.PathLike[str]
+Size = int | Sequence[int] | Literal["auto"]
 
 
 def build(
@@ -26,7 +29,7 @@ def build(
     annotations: StrPath | None = None,
     format: str | None = None,
     recipe: Recipe | StrPath | None = None,
-    size: int | Sequence[int] | None = None,
+    size: Size | None = None,
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
@@ -50,7 +53,8 @@ def build(
         annotations: A file or a folder; searched beside the pictures by default.
         format: The annotations' dialect; detected by default.
         recipe: A Recipe or a recipe file, instead of the following four.
-        size: Longest side, or (height, width).
+        size: Longest side, or (height, width), or "auto": the smallest that allows 0.98 of the
+            H-mean that full size allows; the plan's reasons say which, and why.
         columns: Names of the columns.
         codecs: Column to codec; raw by default.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
@@ -69,6 +73,7 @@ def build(
         SchemaError: The arguments contradict each other.
         StoreExistsError: The folder has none of the store's samples.
         StoreBusyError: Another process is writing.
+        WriteError: The disk has no room for the store, or is full.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     plan, options = prepare(
@@ -77,6 +82,7 @@ def build(
         annotations=annotations,
         format=format,
         recipe=make_recipe(recipe, size, columns, codecs, pipeline),
+        auto_size=size == AUTO,
         view=view,
         maps=maps,
         workers=workers,
@@ -91,13 +97,17 @@ def build(
 
 def make_recipe(
     recipe: Recipe | StrPath | None,
-    size: int | Sequence[int] | None,
+    size: Size | None,
     columns: Sequence[str] | None,
     codecs: dict[str, str] | None,
     pipeline: object,
 ) -> Recipe:
-    """Return the recipe, or make one from the other arguments."""
+    """Return the recipe, or make one from the other arguments; size "auto" is chosen later."""
     if recipe is None:
+        if size == AUTO and pipeline is None:
+            size = None
+        if isinstance(size, str):
+            raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
         return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
     if size is not None or columns is not None or codecs is not None or pipeline is not None:
         raise SchemaError(
@@ -119,8 +129,10 @@ def prepare(
     on_error: str,
     force: bool,
     max_pixels: int,
+    auto_size: bool = False,
+    measuring: Tell | None = None,
 ) -> tuple[BuildPlan, Options]:
-    """Check the arguments and plan the build; nothing is written."""
+    """Check the arguments, choose the size if it is left open, plan the build; writes nothing."""
     if on_error not in ("skip", "fail"):
         raise SchemaError(f"on_error has to be 'skip' or 'fail', not {on_error!r}")
     if workers is not None and workers < 0:
@@ -135,6 +147,12 @@ def prepare(
             raise SourceError(f"{folder}: no such folder of map files")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     source = open_source(images, annotations=annotations, format=format)
+    chosen: tuple[str, ...] = ()
+    if auto_size:
+        scenes = source_scenes(source, max_pixels=max_pixels)
+        side, why = choose_size(recipe, scenes, tell=measuring)
+        recipe, chosen = replace(recipe, size=(side, side)), (why,)
     asked = View(view or recipe.view_name, recipe, default=True)
     plan = plan_build(source, Path(out), asked, force=force, maps_folder=folder)
+    plan = replace(plan, reasons=(*chosen, *plan.reasons))
     return plan, Options(workers, on_error, max_pixels)

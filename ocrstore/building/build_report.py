@@ -7,12 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ocrstore.annotation import Problem
 from ocrstore.errors import WriteError
 from ocrstore.problems import KINDS, loses
+from ocrstore.view_bound import ViewBound
+from ocrstore.whole_file import write_whole
 
 KEPT_PROBLEMS = 1000
 """Number of problems that the manifest lists; all of them are counted."""
@@ -52,6 +53,8 @@ class BuildReport:
     nbytes: int = 0
     """Size of the file."""
     fingerprint: str = ""
+    bounds: dict[str, ViewBound] = field(default_factory=dict)
+    """View to the accuracy that it allows; without views that have no polygons to measure."""
     seconds: float = 0.0
 
     @property
@@ -88,7 +91,7 @@ class BuildReport:
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
         try:
             # undecodable bytes of a path are surrogates, which UTF-8 has not
-            Path(path).write_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
+            write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as exc:
             raise WriteError(f"{path}: the report cannot be written: {exc.strerror}") from exc
 
@@ -111,7 +114,10 @@ def _order(problem: Problem) -> tuple[str, str, int, str]:
 def stored_problems(key: str, attributes: Mapping[str, Any]) -> list[Problem]:
     """Return the problems that are stored with a sample."""
     problems = []
-    for line in attributes.get("problems") or ():
+    lines = attributes.get("problems")
+    for line in lines if isinstance(lines, list) else ():
+        if not isinstance(line, str):
+            continue  # no build wrote that
         kind, _, message = line.partition(": ")
         problems.append(Problem(kind, message, key=key))
     return problems

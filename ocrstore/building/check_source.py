@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.build import StrPath
-from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.derive import Derived, Job, JPEGBytes, Task, largest_picture
 from ocrstore.building.plan import not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS
@@ -22,7 +22,7 @@ from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
 from ocrstore.verification import Finding
-from ocrstore.views import IMPORTED, stored_views
+from ocrstore.views import IMPORTED, built_views
 
 # the modification time of a file is not part of its content
 _NOT_COMPARED = {"source_mtime_ns"}
@@ -77,7 +77,7 @@ def check_source(
     if sample is not None and sample < 1:
         raise SchemaError(f"sample has to be 1 or more, not {sample}")
     with Store(path) as store:
-        views = stored_views(store.metadata, where=str(path))
+        views = built_views(store)
         if not views:
             raise SchemaError(f"{path} was not built from pictures; it has no source")
         imported = any(v.recipe.map_algorithm.startswith(IMPORTED) for v in views)
@@ -85,7 +85,7 @@ def check_source(
             raise SourceError(f"{path} was built with map files; give their folder with --maps")
         source = open_source(images, annotations=annotations, format=format)
         result = SourceCheck(str(path), source.description, of=len(store))
-        limit = max(DEFAULT_MAX_PIXELS, _largest(store))
+        limit = max(DEFAULT_MAX_PIXELS, largest_picture(store))
         folder = Path(maps) if maps is not None else None
         job = Job(views, max_pixels=limit, maps_folder=folder)
         there = set(source.keys)
@@ -177,11 +177,6 @@ def _difference(stored: npt.NDArray[Any], live: npt.NDArray[Any]) -> str:
         f"{len(differing)} of {stored.size} values differ, the first at {first}: "
         f"{stored[first]} stored, {live[first]} from the source"
     )
-
-
-def _largest(store: Store) -> int:
-    sizes = zip(store.index["width"].to_pylist(), store.index["height"].to_pylist(), strict=True)
-    return max((width * height for width, height in sizes), default=0)
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ocrstore.annotation import Polygon, Problem, SourceSample
+from ocrstore.annotation import AnnotationReader, Polygon, Problem, SourceSample
 from ocrstore.building.map_files import find_maps, import_maps
 from ocrstore.decode import (
     DEFAULT_MAX_PIXELS,
@@ -31,8 +31,8 @@ from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
 from ocrstore.geometry import Matrix, Pixels, invert, transform_points, turn_polygons
 from ocrstore.maps import MAX_POINTS, Maps, draw_maps
-from ocrstore.recipe import MAP_COLUMNS
-from ocrstore.views import IMPORTED, View
+from ocrstore.schema import IMAGE, INVERSE_MATRIX, MAPS, TENSOR
+from ocrstore.views import IMPORTED, View, stored_columns
 
 if TYPE_CHECKING:
     from ocrstore.store import Store
@@ -140,7 +140,8 @@ class Deriver:
             from ocrstore.store import Store  # most workers never need Arrow and LMDB
 
             assert self._job.store is not None
-            self._store = Store(self._job.store)
+            limit = max(DEFAULT_MAX_PIXELS, self._job.max_pixels) * 3
+            self._store = Store(self._job.store, max_row_nbytes=limit)
         return derive_stored(self._store, task.row, self._job, reserve=reserve)
 
 
@@ -205,10 +206,11 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
     """Derive views of a sample from the picture and polygons in a store."""
     key = store.keys[row]
     stored = store.attributes(row)
-    sample = stored_sample(key, stored)
+    sample = stored_sample(store, row)
     if reserve is not None:
-        reserve(needed_nbytes(job, (stored["width"], stored["height"])))
-    pixels = store["image"][row]
+        height, width = store[IMAGE].shapes[row].tolist()[:2]
+        reserve(needed_nbytes(job, (width, height)))
+    pixels = store[IMAGE][row]
     points = [polygon.points for polygon in sample.polygons]
     columns: dict[str, npt.NDArray[Any] | JPEGBytes] = {}
     problems: list[Problem] = []
@@ -219,27 +221,29 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
     return Derived(key, columns, stored, tuple(problems))
 
 
-def stored_sample(key: str, attributes: Mapping[str, Any]) -> SourceSample:
+def stored_sample(store: Store, row: int) -> SourceSample:
     """Return a stored sample as a source would give it; its polygons are upright."""
+    reader = AnnotationReader(store, row=row)
+    parts = reader.annotation(0)
     polygons = tuple(
-        Polygon(np.array(points, np.float32).reshape(-1, 2), text, ignored, language)
-        for points, text, ignored, language in zip(
-            attributes["polygons"],
-            attributes["texts"],
-            attributes["ignored"],
-            attributes["languages"],
-            strict=True,
-        )
+        Polygon(points, text, ignored, language)
+        for points, ignored, text, language in zip(*parts[:4], strict=True)
     )
-    return SourceSample(key, Path(), polygons, attributes.get("annotated", True))
+    annotated = reader.numbers("annotated", 1)
+    return SourceSample(store.keys[row], Path(), polygons, bool(annotated[0]))
+
+
+def largest_picture(store: Store) -> int:
+    """Return the pixels of a store's largest picture, as recorded; 0 if that is unknown."""
+    reader = AnnotationReader(store)
+    width, height = reader.numbers("width", 0), reader.numbers("height", 0)
+    return int((width * height).max(initial=0))
 
 
 def needed_nbytes(job: Job, size: tuple[int, int]) -> int:
     """Estimate the memory for a picture of (width, height) and the arrays of its views."""
-    picture = 3 * size[0] * size[1]
-    per_pixel = 3 + 2 * 2 + 2
-    views = sum((v.recipe.size[0] or 0) * (v.recipe.size[1] or 0) for v in job.views)
-    return picture + per_pixel * views
+    columns = stored_columns(job.views).values()
+    return 3 * size[0] * size[1] + sum(column.row_nbytes for column in columns)
 
 
 def derive_view(
@@ -258,17 +262,17 @@ def derive_view(
         raise _skip("bad-geometry", f"view {view.name}: {exc}", sample) from exc
     problems: list[Problem] = []
     columns: dict[str, npt.NDArray[Any]] = {}
-    if "tensor" in names:
-        columns[names["tensor"]] = drawn
-    if "inverse_matrix" in names:
-        columns[names["inverse_matrix"]] = back
-    if names.keys() & set(MAP_COLUMNS):
+    if TENSOR in names:
+        columns[names[TENSOR]] = drawn
+    if INVERSE_MATRIX in names:
+        columns[names[INVERSE_MATRIX]] = back
+    if names.keys() & set(MAPS):
         maps = _draw(sample, view, drawn, matrix, points, problems)
         if maps_folder is not None and recipe.map_algorithm.startswith(IMPORTED):
             maps, found = import_maps(maps_folder, sample.key, maps)
             problems += found
         dtypes = {column.name: column.dtype for column in recipe.columns}
-        for name in names.keys() & set(MAP_COLUMNS):
+        for name in names.keys() & set(MAPS):
             columns[names[name]] = _cast(getattr(maps, name), dtypes[name])
     return columns, problems
 
@@ -342,7 +346,7 @@ def _open(file: PictureFile, sample: SourceSample, max_pixels: int) -> EncodedPi
 def _image_column(job: Job) -> tuple[str, str] | None:
     for view in job.views:
         for column in view.recipe.columns:
-            if column.name == "image":
+            if column.name == IMAGE:
                 return column.name, column.codec
     return None
 
@@ -389,11 +393,7 @@ def _draw(
     moved, ignored = [], []
     for position, (polygon, source) in enumerate(zip(points, sample.polygons, strict=True)):
         placed = transform_points(matrix, polygon)
-        why = ""
-        if not (np.abs(placed) < _FAR).all():
-            why = "is sent out of all bounds"
-        elif len(placed) > MAX_POINTS:
-            why = f"has {len(placed)} points, more than the {MAX_POINTS} that can be drawn"
+        why = why_undrawable(placed)
         if why:
             message = f"view {view.name}: polygon {position} {why}; kept, but not drawn"
             problems.append(Problem("undrawable-polygon", message, sample.key, position))
@@ -401,6 +401,15 @@ def _draw(
         moved.append(placed)
         ignored.append(source.ignored)
     return draw_maps(moved, ignored, drawn.shape[0], drawn.shape[1], params=view.recipe.maps)
+
+
+def why_undrawable(placed: npt.NDArray[np.float64]) -> str:
+    """Return why a polygon in view coordinates cannot be drawn; empty if it can."""
+    if not (np.abs(placed) < _FAR).all():
+        return "is sent out of all bounds"
+    if len(placed) > MAX_POINTS:
+        return f"has {len(placed)} points, more than the {MAX_POINTS} that can be drawn"
+    return ""
 
 
 def _cast(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:

@@ -1,25 +1,30 @@
-"""Estimate the size of a store in every codec, and which columns and codecs fit the page cache."""
+"""Estimate the size of a store in every codec, and whether it fits disk and page cache."""
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ocrstore.building.derive import Job, JPEGBytes, SkippedPictureError, derive
+from ocrstore.building.plan import BuildPlan
+from ocrstore.building.view_size import spread
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
-from ocrstore.errors import DecodeError, SourceError
-from ocrstore.format.codecs import encode_row
+from ocrstore.errors import DecodeError, SourceError, WriteError
+from ocrstore.format.codecs import CODECS, encode_row
 from ocrstore.format.columns import Column
 from ocrstore.machine import Memory
-from ocrstore.recipe import CODECS
+from ocrstore.schema import COLUMNS, IMAGE, MASK, TENSOR
 from ocrstore.sources import Source
-from ocrstore.views import View, column_shapes
+from ocrstore.views import View, stored_columns
 
 MEASURED = 12
 """Number of samples that are derived to measure codecs."""
-_LOOKED_AT = 400
+_LOOKED_AT = 400  # headers read for an estimate
+_HEADERS = 40  # headers read before every build
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +61,11 @@ def estimate(
     Raises:
         SourceError: None of those samples can be used.
     """
-    columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    columns = stored_columns(views)
     job = Job(views, max_pixels=max_pixels)
     sizes: dict[str, dict[str, list[int]]] = {name: {} for name in columns}
     raw_images: list[int] = []
-    for row in _spread(len(source), MEASURED):
+    for row in spread(len(source), MEASURED):
         try:
             derived = derive(source.at(row), job)
         except SkippedPictureError:
@@ -69,7 +74,7 @@ def estimate(
         for name, column in columns.items():
             found = sizes[name]
             value = derived.columns[name]
-            if name == "image":
+            if name == IMAGE:
                 found.setdefault("jpeg", []).append(derived.attributes["source_nbytes"])
             if isinstance(value, JPEGBytes):
                 continue
@@ -82,13 +87,13 @@ def estimate(
             f"{source.images}: of {min(MEASURED, len(source))} sampled pictures none can be used"
         )
     # picture sizes vary most, so many more headers are read than pictures decoded
-    mean, formats = _headers(source, max_pixels)
+    mean, formats = _headers(source, source.keys, max_pixels, limit=_LOOKED_AT)
     factor = mean / float(np.mean(raw_images))
-    if formats != {"jpeg"} and "image" in sizes and columns["image"].codec != "jpeg":
-        sizes["image"].pop("jpeg", None)
+    if formats != {"jpeg"} and IMAGE in sizes and columns[IMAGE].codec != "jpeg":
+        sizes[IMAGE].pop("jpeg", None)
     scaled: dict[str, dict[str, int]] = {}
     for name, found in sizes.items():
-        grows = factor if name == "image" else 1.0
+        grows = factor if name == IMAGE else 1.0
         scaled[name] = {
             codec: round(float(np.mean(values)) * grows * len(source))
             for codec, values in found.items()
@@ -97,25 +102,66 @@ def estimate(
     return Estimate(len(source), len(raw_images), chosen, scaled)
 
 
-def _headers(source: Source, max_pixels: int) -> tuple[float, set[str]]:
+def check_disk_space(plan: BuildPlan, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> None:
+    """Raise WriteError if the disk has no room for what a plan writes.
+
+    Samples are derived for an estimate only where they would not fit uncompressed.
+    """
+    folder = plan.target.absolute().parent
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return  # a file system that does not tell
+    keys: Sequence[str] = plan.source.keys
+    if plan.action in ("update", "nothing"):
+        keys = [*plan.changes.new, *plan.changes.changed]
+    samples, unfinished = len(keys), plan.unfinished
+    if unfinished is not None and not plan.obstacle:
+        samples -= unfinished.samples
+    elif unfinished is not None and not unfinished.in_place:
+        free += unfinished.nbytes  # it is discarded
+    if samples <= 0 or _uncompressed_nbytes(plan, keys, max_pixels) * samples <= free:
+        return
+    try:
+        expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
+    except SourceError:
+        return  # the build reports what is wrong with the pictures
+    needed = expected.total_nbytes * samples // expected.samples
+    if needed > free:
+        raise WriteError(
+            f"{plan.target}: the build needs about {needed:,} bytes, and {folder} has {free:,} "
+            "free. Nothing was written; free some space, choose another disk, or make the store "
+            "smaller: `ocrstore build --dry-run` shows how"
+        )
+
+
+def _uncompressed_nbytes(plan: BuildPlan, keys: Sequence[str], max_pixels: int) -> float:
+    """Return the mean size of a sample without codecs; infinite if a pipeline decides on it."""
+    total = 0.0
+    for name, column in plan.columns.items():
+        if name == "image":
+            total += _headers(plan.source, keys, max_pixels, limit=_HEADERS)[0]
+        elif None in column.shape:
+            return math.inf
+        else:
+            total += math.prod(side or 0 for side in column.shape) * column.numpy_dtype.itemsize
+    return total
+
+
+def _headers(
+    source: Source, keys: Sequence[str], max_pixels: int, *, limit: int
+) -> tuple[float, set[str]]:
     """Return the mean size of a decoded picture in bytes, and the file formats found."""
     sizes, formats = [], set()
-    for row in _spread(len(source), _LOOKED_AT):
+    for row in spread(len(keys), limit):
         try:
-            picture = open_picture(source.at(row).path.read_bytes(), max_pixels=max_pixels)
+            picture = open_picture(source[keys[row]].path.read_bytes(), max_pixels=max_pixels)
         except (OSError, DecodeError):
             continue
         width, height = picture.size
         formats.add(picture.format)
         sizes.append(3 * width * height)
-    return float(np.mean(sizes)), formats
-
-
-def _spread(count: int, wanted: int) -> Sequence[int]:
-    """Choose rows at even distances."""
-    if count <= wanted:
-        return range(count)
-    return [round(i * (count - 1) / (wanted - 1)) for i in range(wanted)]
+    return float(np.mean(sizes)) if sizes else 0.0, formats
 
 
 HEADROOM = 0.8
@@ -123,13 +169,16 @@ HEADROOM = 0.8
 
 # cheapest first: columns that are read least often or compress best
 _STEPS: tuple[tuple[str, str, str], ...] = (
-    ("image", "jpeg", "store the JPEG files; decoded on access"),
-    ("prob_mask", "lz4", "masks are nearly constant"),
-    ("thresh_mask", "lz4", "masks are nearly constant"),
+    (IMAGE, "jpeg", "store the JPEG files; decoded on access"),
+    *(
+        (column.name, "lz4", "masks are nearly constant")
+        for column in COLUMNS.values()
+        if column.role == MASK
+    ),
     ("prob_map", "lz4", "probability maps are mostly zero"),
     ("thresh_map", "zstd", "threshold maps are mostly one value"),
-    ("image", "drop", "leave out the full-size pictures"),
-    ("tensor", "zstd", "last resort: decompressed on every access"),
+    (IMAGE, "drop", "leave out the full-size pictures"),
+    (TENSOR, "zstd", "last resort: decompressed on every access"),
 )
 
 

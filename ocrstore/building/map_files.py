@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ocrstore.annotation import Problem
 from ocrstore.keys import path_of
 from ocrstore.maps import Maps
+from ocrstore.schema import COLUMNS, MAPS, MASK
 
 AGREEMENT = 0.5
 """Least intersection over union of an imported probability map with the drawn one. Maps with the
@@ -63,14 +64,13 @@ class _WrongMapsError(Exception):
 
 
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
-    names = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
     try:
         # read whole, so that a file that is being changed cannot mix two states
         loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             raise _WrongMapsError("a single array, not an npz archive")
         with loaded as archive:
-            found = {name: archive[name] for name in names if name in archive.files}
+            found = {name: archive[name] for name in MAPS if name in archive.files}
             listed = ", ".join(archive.files) or "nothing"
     except (
         OSError,
@@ -98,7 +98,7 @@ def _checked(name: str, array: npt.NDArray[Any], drawn: Maps) -> npt.NDArray[Any
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= 1):  # NaN fails both
         raise _WrongMapsError(f"{name} ranges from {low:g} to {high:g}, expected 0 to 1")
-    if name.endswith("_mask") and not np.isin(values, (0, 1)).all():
+    if COLUMNS[name].role == MASK and not np.isin(values, (0, 1)).all():
         raise _WrongMapsError(f"{name} holds other values than 0 and 1")
     return values.astype(wanted.dtype)
 

@@ -11,15 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from ocrstore.annotation import Problem, SourceSample
+from ocrstore.annotation import AnnotationReader, Problem, SourceSample
 from ocrstore.building.derive import annotation_hash, file_state, read_picture
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.columns import Column
+from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.format.resume import Unfinished, find_unfinished
+from ocrstore.metadata import build_record
 from ocrstore.sources import Source
 from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, check_views, column_shapes, stored_views
+from ocrstore.views import IMPORTED, View, built_views, check_views, stored_columns
 
 IN_PLACE = 256
 """Up to this many new and changed pictures, or half the store, are updated in place; for more, the
@@ -50,7 +52,7 @@ class BuildPlan:
     @property
     def columns(self) -> dict[str, Column]:
         """The columns of the store to be."""
-        return {name: Column(*spec) for name, spec in column_shapes(self.views).items()}
+        return stored_columns(self.views)
 
     @property
     def rederived(self) -> tuple[View, ...]:
@@ -139,8 +141,10 @@ def plan_build(
             old=None,
             **facts,
         )
-    old = Store(target)  # raises for a file that is not a store: --force does not replace that
-    before = stored_views(old.metadata, where=str(target))
+    # raises for a file that is not a store: --force does not replace that. Its rows passed the
+    # --max-pixels of another build
+    old = Store(target, max_row_nbytes=MAX_ROW_NBYTES)
+    before = built_views(old)
     if force:
         changes = compare(source, {}, maps_folder=None)
         return BuildPlan(
@@ -165,7 +169,7 @@ def plan_build(
         decoder_reasons.append("the store does not record the files of its samples")
     reasons = [*recipe_reasons, *decoder_reasons, *changes.reasons()]
     copied = frozenset() if decoder_reasons else _copied(old, before, views)
-    columns = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    columns = stored_columns(views)
     work = len(changes.new) + len(changes.changed)
     if (
         decoder_reasons
@@ -206,9 +210,8 @@ def _recipe_reasons(before: tuple[View, ...], views: tuple[View, ...]) -> list[s
 
 
 def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
-    build = old.metadata.get("build")
-    recorded = build.get("decoders") if isinstance(build, Mapping) else None
-    if not isinstance(recorded, Mapping):
+    recorded = build_record(old).get("decoders")
+    if recorded is None:
         return ["the store does not record its decoders"]
     present = _formats(old)
     return [
@@ -219,16 +222,16 @@ def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
 
 
 def _formats(store: Store) -> set[str | None]:
-    """Return the formats of a store's pictures; all of them if some suffixes are unknown."""
-    problems = store.index["problems"].to_pylist() if "problems" in store.index.column_names else ()
-    if any(line.startswith("mislabelled") for lines in problems for line in lines or ()):
+    """Return the formats of a store's pictures; all of them if some names do not tell."""
+    problems = AnnotationReader(store).problems()
+    if any(line.startswith("mislabelled") for lines in problems for line in lines):
         return set(DECODER_FAMILIES)
     return {format_by_name(key) for key in store.keys}
 
 
 def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> frozenset[str]:
     """Return the columns whose rows are still valid for an unchanged picture."""
-    wanted = {name: Column(*spec) for name, spec in column_shapes(views).items()}
+    wanted = stored_columns(views)
     same_place = {name for name, column in wanted.items() if old.columns.get(name) == column}
     good = {"image"}
     recipes = {name: v.recipe for v in before for name in v.columns.values()}
@@ -309,6 +312,8 @@ def known_from(table: pa.Table) -> dict[str, Known]:
     names = ("source_nbytes", "source_mtime_ns", "source_hash", "annotation_hash")
     if any(name not in table.column_names for name in ("key", *names)):
         return {}
+    if any(not pa.types.is_integer(table[name].type) or table[name].null_count for name in names):
+        return {}  # not as a build records them
     columns = [table[name].to_pylist() for name in names]
     keys = table["key"].to_pylist()
     return {key: Known(row, *facts) for row, (key, *facts) in enumerate(zip(keys, *columns))}
@@ -399,6 +404,17 @@ def why_not(found: Unfinished, token: str, *, in_place: bool) -> str:
     if in_place and not found.in_place:
         return "it wrote a new file, and the store can be updated in place now"
     return ""
+
+
+def describe_interruption(target: Path, work: str) -> str:
+    """Return what an interrupted `work` ("build" or "add-view") leaves to resume, as a sentence."""
+    found = find_unfinished(target)
+    if found is None or _described(found.token).get("work") != work:
+        return "Nothing is kept yet: no row group (64 samples, or 256 MB) was complete."
+    if found.obstacle:
+        return f"It cannot be resumed: {found.obstacle}."
+    samples = "1 sample is" if found.samples == 1 else f"{found.samples} samples are"
+    return f"{samples} kept; run the same command to resume."
 
 
 def _described(token: str) -> dict[str, Any]:

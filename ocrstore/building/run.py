@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +14,12 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ocrstore.annotation import Problem
+from ocrstore.annotation import AnnotationReader, Problem
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.estimate import check_disk_space
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
+from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
 from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SourceError, StoreBusyError, StoreExistsError, WriteError
@@ -26,10 +28,12 @@ from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.writer import Writer, create, edit
 from ocrstore.machine import usable_cpus
+from ocrstore.metadata import build_record
 from ocrstore.problems import loses
 from ocrstore.sources import Source
 from ocrstore.store import Store
 from ocrstore.version import __version__
+from ocrstore.view_bound import bounds_metadata, recorded_bounds
 from ocrstore.views import views_metadata
 
 FEW = 24
@@ -78,10 +82,12 @@ class Options:
     on_error: str = "skip"
     max_pixels: int = DEFAULT_MAX_PIXELS
     progress: Progress | None = None
+    measuring: Tell | None = None
+    """Called while views are measured, after the samples."""
 
-    def with_progress(self, progress: Progress | None) -> Options:
-        """Return a copy with a progress callback."""
-        return replace(self, progress=progress)
+    def with_progress(self, progress: Progress | None, *, measuring: Tell | None = None) -> Options:
+        """Return a copy with progress callbacks."""
+        return replace(self, progress=progress, measuring=measuring)
 
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
@@ -90,12 +96,14 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     Raises:
         StoreExistsError: The source has none of the store's samples: probably the wrong folder.
         SourceError: No picture can be used, or with `on_error="fail"` something was left out.
-        WorkerDiedError: A worker process was killed. Finished samples are kept.
+        WriteError: The disk has no room for it, by an estimate before the work, or is full.
+        WorkerDiedError: A worker process was killed. Finished row groups are kept.
     """
     if plan.mistaken:
         raise StoreExistsError(
             f"{plan.target}: {plan.mistaken} Nothing was changed; use --force to replace the store"
         )
+    check_disk_space(plan, max_pixels=options.max_pixels)
     run = _Run(plan, options)
     run.start()
     if plan.action == "update":
@@ -123,6 +131,10 @@ class _Run:
             discarded=discarded(plan.unfinished.samples, plan.obstacle) if plan.unfinished else "",
         )
         self._sources: dict[str, tuple[int, int]] = {}
+        keys = self.source.keys
+        self._measured = dict.fromkeys(keys[row] for row in spread(len(keys), SAMPLES))
+        """The samples on which views are measured, in order."""
+        self._scenes: dict[str, Scene] = {}
         self._started = time.perf_counter()
         self._lost = 0
         self._done = 0
@@ -136,6 +148,7 @@ class _Run:
         """Leave the store unchanged, and report what is known about it."""
         assert self.plan.old is not None
         self._keep(self.plan.changes, self.plan.old.index)
+        self.report.bounds = recorded_bounds(self.plan.old.metadata)
         self.report.reused = len(self.plan.changes.unchanged)
         try:
             drop_unfinished(self.plan.target)
@@ -148,21 +161,26 @@ class _Run:
         """Update the record of the source where no sample changed.
 
         Otherwise `inspect` would report a bad picture that was removed, or annotations that were
-        touched, for ever.
+        touched, for ever. Views that were never measured are.
         """
         assert self.plan.old is not None
-        recorded = self.plan.old.metadata.get("build")
-        if not isinstance(recorded, Mapping) or not isinstance(recorded.get("source"), Mapping):
+        recorded = build_record(self.plan.old)
+        if "source" not in recorded:
             return
         source, problems = describe_source(self.source), describe_problems(self.report.problems)
         age = "annotations_mtime_ns"
-        if recorded["source"].get(age) == source[age] and recorded.get("problems") == problems:
+        recorded_source = recorded["source"].get(age), recorded.get("problems")
+        measured = bool(self.report.bounds)
+        if not measured:  # the build was of a version that did not, or there are no polygons
+            self._measure_views(self.plan.old.keys)
+        if recorded_source == (source[age], problems) and measured == bool(self.report.bounds):
             return
         with (
             suppress(StoreBusyError, WriteError),  # the record stays as it was
             edit(self.plan.target, action="build") as writer,
         ):
             writer.metadata["build"] = {**recorded, "source": source, "problems": problems}
+            writer.metadata.update(bounds_metadata(self.report.bounds))
 
     def update(self) -> None:
         """Update the store in place, resuming an interrupted update; published atomically."""
@@ -231,9 +249,9 @@ class _Run:
         report = self.report
         with Store(self.plan.target) as store:
             report.samples = len(store)
-            lengths = [len(flags) for flags in store.index["ignored"].to_pylist()]
-            report.polygons = sum(lengths)
-            report.ignored_polygons = sum(sum(f) for f in store.index["ignored"].to_pylist())
+            polygons = AnnotationReader(store).all_polygons()
+            report.polygons = int(polygons.counts.sum())
+            report.ignored_polygons = int(polygons.ignored.sum())
             report.columns = {name: int(store[name].nbytes.sum()) for name in store.columns}
             report.nbytes = store.snapshot.mapping.nbytes
             report.fingerprint = store.fingerprint
@@ -299,7 +317,7 @@ class _Run:
             arrays |= self._stored_arrays(row)
         write = writer.replace if key in writer else writer.append
         write(key, arrays, attributes=attributes)
-        self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
+        self._remember(key, attributes)
         self.report.derived += 1
 
     def _copy(self, writer: Writer, key: str, row: int) -> None:
@@ -308,8 +326,14 @@ class _Run:
         attributes = self.plan.old.attributes(row)
         self._note(stored_problems(key, attributes))
         writer.append(key, self._stored_arrays(row), attributes=attributes)
-        self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
+        self._remember(key, attributes)
         self.report.reused += 1
+
+    def _remember(self, key: str, attributes: Mapping[str, Any]) -> None:
+        """Keep what the manifest needs of a sample."""
+        self._sources[key] = (attributes["source_hash"], attributes["annotation_hash"])
+        if key in self._measured:
+            self._scenes[key] = Scene.from_attributes(key, attributes)
 
     def _stored_arrays(self, row: int) -> dict[str, Any]:
         """Return the columns of a sample that are still valid, without copying them."""
@@ -330,6 +354,9 @@ class _Run:
         known = known_from(table)
         for key in changes.unchanged:
             self._sources[key] = (known[key].hash, known[key].annotation_hash)
+            if key in self._measured:
+                row = table.slice(known[key].row, 1)
+                self._scenes[key] = Scene.from_attributes(key, row.to_pylist()[0])
         for problems in changes.problems.values():
             self._note(problems)
         if "problems" not in table.column_names:
@@ -348,7 +375,7 @@ class _Run:
                 if self.options.on_error == "fail":
                     where = f"{problem.key}: " if problem.key else ""
                     raise SourceError(
-                        f"{where}{problem.message} ({problem.kind}). Finished samples are kept; "
+                        f"{where}{problem.message} ({problem.kind}). Finished row groups are kept; "
                         "fix it and build again, or use --on-error skip"
                     )
 
@@ -361,10 +388,18 @@ class _Run:
             notes = len(self.report.problems) - self._lost
             self.options.progress(BuildProgress(self._done, self._total, self._lost, notes))
 
+    def _measure_views(self, stored: Collection[str]) -> None:
+        """Measure what the views allow, on samples that are stored."""
+        there = set(stored)
+        scenes = [self._scenes[key] for key in self._measured if key in there]
+        self.report.bounds = measure_views(self.plan.views, scenes, tell=self.options.measuring)
+
     def _describe(self, writer: Writer) -> None:
         """Record in the manifest how the store was built."""
         plan = self.plan
+        self._measure_views(writer.keys)
         writer.metadata.update(views_metadata(plan.views))
+        writer.metadata.update(bounds_metadata(self.report.bounds))
         decoders = dict(plan.families or {})
         recipes = [view.recipe.fingerprint for view in plan.views]
         writer.metadata["build"] = {

@@ -118,8 +118,8 @@ class _Need:
 @dataclass(frozen=True, slots=True)
 class _Done:
     number: int
-    outcome: Derived | Problem | str
-    """A sample without its columns; why it is skipped; or the traceback of any other error."""
+    outcome: Derived | Problem | OCRStoreError | str
+    """A sample without its columns; why it is skipped; an error to raise; any other's traceback."""
     ticket: Ticket | None = None
     placed: dict[str, Placed] = field(default_factory=dict)
     """The sample's columns in the slot."""
@@ -302,10 +302,12 @@ class Pool:
 
     def _take(self, worker: _Worker, order: _Order, message: _Done) -> None:
         outcome = message.outcome
+        if isinstance(outcome, OCRStoreError):
+            raise outcome
         if isinstance(outcome, str):
             raise OCRStoreError(
                 f"{order.task.sample.key}: a worker failed, which is a bug in ocrstore or in a "
-                f"transform of the pipeline; finished samples are kept:\n{outcome}"
+                f"transform of the pipeline; finished row groups are kept:\n{outcome}"
             )
         if message.ticket is not None and isinstance(outcome, Derived):
             try:
@@ -369,7 +371,7 @@ def _signal_name(code: int) -> str:
 
 def _killed(code: int, current: _Order | None, last_output: str) -> WorkerDiedError:
     where = f" while deriving {current.task.sample.key!r}" if current else ""
-    advice = "Finished samples are kept; build again to resume."
+    advice = "Finished row groups are kept; build again to resume."
     if code == -getattr(signal, "SIGKILL", 9):
         advice += " If the system ran out of memory, use fewer --workers."
     tail = f"\nLast output on stderr:\n{last_output}" if last_output else ""
@@ -428,6 +430,8 @@ def _work(
         return _Done(order.number, exc.problem)
     except (EOFError, BrokenPipeError):
         raise
+    except OCRStoreError as exc:
+        return _Done(order.number, exc)
     except Exception:  # whatever it is, the build reports it with the traceback
         return _Done(order.number, traceback.format_exc())
 

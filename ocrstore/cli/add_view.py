@@ -9,12 +9,15 @@ import click
 from rich.markup import escape
 
 from ocrstore.building.add_view import add_view
+from ocrstore.building.build import Size
+from ocrstore.building.plan import describe_interruption
 from ocrstore.cli.console import (
     STORE,
     console,
     counted,
     fail,
     human_bytes,
+    print_bound,
     print_json,
     progress_bar,
 )
@@ -34,7 +37,7 @@ from ocrstore.cli.options import FOLDER, recipe_options, source_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def add_view_command(
     store: Path,
-    size: tuple[int, int] | None,
+    size: Size | None,
     columns: list[str] | None,
     codecs: dict[str, str],
     recipe: Path | None,
@@ -53,6 +56,7 @@ def add_view_command(
     \b
     Examples:
       ocrstore add-view val.ocrs --size 960
+      ocrstore add-view val.ocrs --size auto
       ocrstore add-view val.ocrs --size 736x1280 --columns tensor,inverse_matrix --view wide
       ocrstore add-view val.ocrs --recipe pipeline.yaml --view crop
     """
@@ -72,12 +76,14 @@ def add_view_command(
                 progress=advance,
             )
     except KeyboardInterrupt:
-        fail("interrupted. Finished samples are kept; run the same command to resume.")
+        fail(f"interrupted. {describe_interruption(store, 'add-view')}")
         return 130
     if as_json:
         print_json(dataclasses.asdict(result))
         return 0
     out = console()
+    if result.chosen:
+        out.print(f"  · {escape(result.chosen)}")
     if not result.columns:
         out.print(
             f"[green]✓[/] {escape(result.store)} already has view {result.view} with this recipe"
@@ -94,4 +100,6 @@ def add_view_command(
         f"{counted(result.samples, 'sample')}"
         f"{found} in {result.seconds:.1f} s: {escape(sizes)}"
     )
+    if result.bound is not None:
+        print_bound(result.view, result.bound)
     return 0

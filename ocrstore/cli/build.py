@@ -15,13 +15,23 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ocrstore.building.build import make_recipe, prepare
+from ocrstore.building.build import Size, make_recipe, prepare
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
-from ocrstore.building.plan import BuildPlan
+from ocrstore.building.plan import BuildPlan, describe_interruption
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
-from ocrstore.cli.console import TARGET, console, counted, fail, human_bytes, print_json
+from ocrstore.building.view_size import AUTO, measure_views, source_scenes
+from ocrstore.building.view_size import Tell as Measuring
+from ocrstore.cli.console import (
+    TARGET,
+    console,
+    counted,
+    fail,
+    human_bytes,
+    print_bound,
+    print_json,
+)
 from ocrstore.cli.options import (
     FOLDER,
     recipe_options,
@@ -30,15 +40,16 @@ from ocrstore.cli.options import (
     wrong_source,
 )
 from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.format.codecs import CODECS
 from ocrstore.machine import look_at_memory
 from ocrstore.problems import KINDS
-from ocrstore.recipe import CODECS
 from ocrstore.views import View
 
 
 def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
     """Return what a build would do and the expected sizes, for json.dumps."""
     expected, advice, free = _measure(plan, max_pixels)
+    bounds = measure_views(plan.views, source_scenes(plan.source, max_pixels=max_pixels))
     return {
         "store": str(plan.target),
         "action": plan.action,
@@ -49,6 +60,7 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
         "nbytes": expected.total_nbytes,
         "codecs": {name: dict(sizes) for name, sizes in expected.nbytes.items()},
         "free_nbytes": free,
+        "upper_bounds": {name: dataclasses.asdict(bound) for name, bound in bounds.items()},
         "page_cache": {**dataclasses.asdict(advice), "command": advice.command},
         "unfinished": None
         if plan.unfinished is None
@@ -69,6 +81,11 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     folder = escape(str(plan.target.absolute().parent))
     out.print(f"disk     {human_bytes(free)} free in {folder}: {room}")
     _print_advice(advice)
+    with _measuring_bar(quiet=False) as measuring:
+        scenes = source_scenes(plan.source, max_pixels=max_pixels)
+        bounds = measure_views(plan.views, scenes, tell=measuring)
+    for name, bound in bounds.items():
+        print_bound(name, bound)
     out.print("nothing was written")
 
 
@@ -161,7 +178,7 @@ def build_command(
     out: Path,
     annotations: Path | None,
     format_: str | None,
-    size: tuple[int, int] | None,
+    size: Size | None,
     columns: list[str] | None,
     codecs: dict[str, str],
     recipe: Path | None,
@@ -187,6 +204,7 @@ def build_command(
     Examples:
       ocrstore build images/ --out val.ocrs
       ocrstore build images/ --annotations gt/ --out val.ocrs --size 960
+      ocrstore build images/ --out val.ocrs --size auto
       ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
       ocrstore build images/ --out val.ocrs --dry-run
@@ -196,7 +214,7 @@ def build_command(
     kept = None
     if not (force or recipe or size or columns or codecs):
         kept = stored_view(out, maps=maps is not None)
-    with wrong_source():
+    with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
         plan, options = prepare(
             images,
             out,
@@ -211,6 +229,8 @@ def build_command(
             on_error=on_error,
             force=force,
             max_pixels=max_pixels,
+            auto_size=size == AUTO,
+            measuring=measuring,
         )
     if dry_run:
         if as_json:
@@ -222,10 +242,13 @@ def build_command(
     if not as_json and not plan.mistaken:
         _print_plan(plan, kept)
     try:
-        with _bar(quiet=as_json) as tell:
-            result = execute(plan, options.with_progress(tell))
+        with _bar(quiet=as_json) as (tell, measuring):
+            result = execute(plan, options.with_progress(tell, measuring=measuring))
     except KeyboardInterrupt:
-        fail("interrupted. Finished samples are kept; run the same command to resume.")
+        kept_work = describe_interruption(plan.target, "build")
+        if force:
+            kept_work = "The same command starts from scratch, because of --force."
+        fail(f"interrupted. {kept_work}")
         return 130
     if report is not None:
         result.write(report)
@@ -263,7 +286,14 @@ def _print_plan(plan: BuildPlan, kept: View | None) -> None:
 
 
 @contextmanager
-def _bar(*, quiet: bool) -> Iterator[Tell]:
+def _measuring_bar(*, quiet: bool) -> Iterator[Measuring]:
+    """Show a progress bar on stderr while views are measured."""
+    with _bar(quiet=quiet) as (_, measuring):
+        yield measuring
+
+
+@contextmanager
+def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
     """Show a progress bar with rate, time left and number of problems on stderr."""
     shown_on = Console(stderr=True)
     bar = Progress(
@@ -278,7 +308,7 @@ def _bar(*, quiet: bool) -> Iterator[Tell]:
         disable=quiet or not shown_on.is_terminal,
     )
     with bar:
-        task = bar.add_task("building", total=None, rate="", problems="")
+        task = bar.add_task("building", total=None, rate="", problems="", visible=False)
 
         def tell(now: BuildProgress) -> None:
             speed = bar.tasks[0].speed
@@ -286,12 +316,16 @@ def _bar(*, quiet: bool) -> Iterator[Tell]:
                 task,
                 completed=now.done,
                 total=now.total,
+                visible=True,
                 rate=f"{speed:.0f}/s" if speed else "",
                 problems=(f"[red]{now.lost} problems[/] " if now.lost else "")
                 + (f"[dim]{now.notes} notes[/]" if now.notes else ""),
             )
 
-        yield tell
+        def measuring(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total, rate="", visible=True)
+
+        yield tell, measuring
 
 
 def _print_result(result: BuildReport, report: Path | None) -> None:
@@ -324,7 +358,15 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     rate = f", {result.rate:.0f} samples/s" if result.derived else ""
     facts.add_row("time", f"{result.seconds:.1f} s{rate}")
     out.print(facts)
+    for name, bound in result.bounds.items():
+        print_bound(name, bound)
     if result.ok:
         out.print(f"[green]✓[/] {escape(result.store)}")
     else:
         out.print(f"[red]✗[/] {escape(result.store)} is complete except for the problems above")
+    if result.problems:
+        out.print(
+            "after a fix in pictures or annotations, the same command updates only the samples "
+            "concerned, in seconds",
+            style="dim",
+        )

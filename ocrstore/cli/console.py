@@ -23,6 +23,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from ocrstore.view_bound import ViewBound
+
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""
 
@@ -80,6 +82,13 @@ def human_bytes(nbytes: float) -> str:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
         nbytes /= 1000
     return f"{nbytes:.2f} TB"
+
+
+def print_bound(view: str, bound: ViewBound) -> None:
+    """Print what a view allows, with a warning if that is little."""
+    console().print(f"[dim]view {escape(view)}: {escape(bound.in_words())}[/]")
+    if bound.warning():
+        console().print(f"[yellow]![/] view {escape(view)}: {escape(bound.warning())}")
 
 
 @contextmanager

@@ -107,13 +107,11 @@ def _upper_bound(store: Path, view: str | None, changes: dict[str, Any], *, quie
     """Evaluate the store's own maps; needs no torch."""
     with explain_missing("eval", "build"):
         from ocrstore.evaluation.postprocess import params_for
-        from ocrstore.evaluation.results import find_view
         from ocrstore.evaluation.upper_bound import upper_bound
-        from ocrstore.recipe import Recipe
         from ocrstore.store import open_store
+        from ocrstore.views import find_view
     opened = open_store(store)
-    recipe = Recipe.from_json(find_view(opened, view)[1]["recipe"])
-    params = params_for(recipe, **changes)
+    params = params_for(find_view(opened, view).recipe, **changes)
     with progress_bar("evaluating", quiet=quiet) as advance:
         return upper_bound(opened, view=view, params=params, progress=advance)
 

@@ -23,16 +23,16 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
-from ocrstore.errors import DecodeError
+from ocrstore.errors import DecodeError, SchemaError
 from ocrstore.format.resume import Unfinished
 from ocrstore.inspection.difference import Difference, compare_stores
 from ocrstore.inspection.facts import ColumnSummary, Facts, Summary, gather_facts
 from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
 from ocrstore.inspection.source_status import NEWER, UP_TO_DATE
 from ocrstore.inspection.thumbnail import draw_outlines, fit, shrink, to_blocks
-from ocrstore.inspection.views import recipe_in_words
 from ocrstore.store import Store
 from ocrstore.verification import Verification, verify
+from ocrstore.views import recipe_in_words
 
 _FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN = 5, 3, 12
 _LINES_LEFT = 4
@@ -89,9 +89,16 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
         counted = ", ".join(f"{count} {kind}" for kind, count in facts.problems.items())
         yield "problems", shown(counted)
     for view in facts.views:
-        words = shown(" ".join(recipe_in_words(view.recipe)))
+        words = shown(" ".join(recipe_in_words(view.recipe_json)))
         yield f"view {shown(view.name)}", words
         yield "recipe", f"fingerprint {shown(view.fingerprint)}"
+        bound = facts.bounds.get(view.name)
+        if bound is not None:
+            yield "upper bound", bound.in_words()
+        if bound is not None and bound.warning():
+            yield "", f"[yellow]![/] {bound.warning()}"
+    for reason in facts.unreadable:
+        yield "not read", f"[yellow]![/] {shown(reason)}"
     yield "content", f"fingerprint {summary.fingerprint[:32]}…"
     yield "generation", _generation(summary)
     yield from _soundness(facts, verification)
@@ -114,7 +121,7 @@ def _polygons(facts: Facts) -> str:
         text += (
             f", {each:.1f} a sample, {found.ignored:,} ignored ({found.ignored / found.total:.0%})"
         )
-    limits = {view.name: view.min_size for view in facts.views}
+    limits = {view.name: view.maps["min_size"] for view in facts.views}
     for name, count in found.too_small.items():
         if count:
             text += f", {count:,} more under {limits[name]:g} px in view {shown(name)}"
@@ -215,7 +222,7 @@ def print_sample(store: Store, facts: SampleFacts, *, picture: bool) -> None:
     if picture:
         try:
             _print_picture(store, facts, out)
-        except DecodeError as exc:
+        except (DecodeError, SchemaError) as exc:
             out.print(f"[yellow]no picture:[/] {shown(exc)}")
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -248,10 +255,14 @@ def _sample_lines(facts: SampleFacts) -> Iterator[tuple[str, str]]:
         if attributes.get("orientation") not in (None, 1):
             text += f", EXIF orientation {attributes['orientation']} undone"
         yield "picture", text
-    if isinstance(attributes.get("polygons"), list):
-        polygons, ignored = facts.polygons, facts.ignored
-        yield "polygons", f"{len(polygons)}, {sum(ignored)} ignored"
-        for points, skip, word in list(zip(polygons, ignored, facts.texts))[:_POLYGONS_SHOWN]:
+    if facts.annotation is not None:
+        polygons, ignored, texts, _, unusable = facts.annotation
+        yield (
+            "polygons",
+            f"{len(polygons)}, {sum(ignored)} ignored"
+            + (f", [red]{unusable} unusable[/]" if unusable else ""),
+        )
+        for points, skip, word in list(zip(polygons, ignored, texts))[:_POLYGONS_SHOWN]:
             yield "", _polygon(points, skip, word)
         if len(polygons) > _POLYGONS_SHOWN:
             yield "", f"[dim]… and {len(polygons) - _POLYGONS_SHOWN} more (--json lists all)[/]"
@@ -296,8 +307,10 @@ def _print_picture(store: Store, facts: SampleFacts, out: Console) -> None:
     height, width = fit(size, (2 * max(8, lines - _LINES_LEFT), min(columns, 160)))
     small = shrink(found.pixels, height, width)
     matrix = np.diag((width / size[1], height / size[0], 1.0)) @ found.to_pixels
-    drawn = draw_outlines(small, facts.polygons, facts.ignored, matrix=matrix)
-    out.print(to_blocks(drawn), soft_wrap=True)
+    if facts.annotation is not None:
+        polygons, ignored = facts.annotation[:2]
+        small = draw_outlines(small, polygons, ignored, matrix=matrix)
+    out.print(to_blocks(small), soft_wrap=True)
 
 
 def print_difference(difference: Difference) -> None:

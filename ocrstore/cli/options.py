@@ -10,26 +10,30 @@ from typing import Any, TypeVar
 
 import click
 
+from ocrstore.building.build import Size
 from ocrstore.cli.console import COUNT
 from ocrstore.errors import SourceError
+from ocrstore.format.codecs import CODECS
 from ocrstore.maps import ALGORITHM
-from ocrstore.recipe import CODECS, DTYPES
+from ocrstore.schema import COLUMNS
 from ocrstore.sources import all_dialects
 from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, stored_views
+from ocrstore.views import IMPORTED, View, built_views
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
 
 
-def _size(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """Parse `960` or `736x1280` into (height, width)."""
-    if value is None:
-        return None
+def _size(_: click.Context, __: click.Parameter, value: str | None) -> Size | None:
+    """Parse `960` or `736x1280` into (height, width); `auto` stays."""
+    if value is None or value == "auto":
+        return value
     parts = value.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{value!r} is not a size; use 960 or 736x1280 (height first)")
+        raise click.BadParameter(
+            f"{value!r} is not a size; use 960, 736x1280 (height first) or auto"
+        )
     return int(parts[0]), int(parts[-1])
 
 
@@ -39,8 +43,8 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str
         return None
     names = [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in DTYPES:
-            raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(DTYPES)}")
+        if name not in COLUMNS:
+            raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(COLUMNS)}")
     return names
 
 
@@ -49,9 +53,9 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     codecs = {}
     for value in values:
         column, _sign, codec = value.partition("=")
-        if column not in DTYPES or codec not in CODECS:
+        if column not in COLUMNS or codec not in CODECS:
             raise click.BadParameter(
-                f"{value!r} is not COLUMN=CODEC; columns: {', '.join(DTYPES)}; "
+                f"{value!r} is not COLUMN=CODEC; columns: {', '.join(COLUMNS)}; "
                 f"codecs: {', '.join(CODECS)}"
             )
         codecs[column] = codec
@@ -76,7 +80,7 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     if not store.exists():
         return None
     with Store(store) as opened:
-        views = stored_views(opened.metadata, where=str(store))
+        views = built_views(opened)
     if not views:
         return None
     view = views[0]
@@ -116,7 +120,8 @@ def recipe_options(command: F) -> F:
             "--size",
             callback=_size,
             metavar="SIZE",
-            help="Scale to this longest side and pad: 640 (default), or 736x1280 (height first).",
+            help="Scale to this longest side and pad: 640 (default), or 736x1280 (height first), "
+            "or auto: the smallest that allows 0.98 of the H-mean at full size.",
         ),
     ):
         command = option(command)

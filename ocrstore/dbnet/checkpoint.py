@@ -16,9 +16,9 @@ from torch import Tensor
 from ocrstore.dbnet.network import DBNet, ModelConfig
 from ocrstore.errors import CheckpointError, OCRStoreError, RecipeMismatchError, WriteError
 from ocrstore.evaluation.postprocess import PostParams
-from ocrstore.evaluation.results import find_view
 from ocrstore.recipe import Recipe
 from ocrstore.store import Store
+from ocrstore.views import find_view
 
 KEY = "ocrstore"
 """The entry of a checkpoint that is ocrstore's own."""
@@ -87,8 +87,10 @@ class Provenance:
 
 def provenance_of(store: Store, *, view: str | None = None) -> Provenance:
     """Describe a view of a store; the default view if none is named."""
-    name, record = find_view(store, view)
-    return Provenance(store_fingerprint=store.fingerprint, recipe=dict(record["recipe"]), view=name)
+    found = find_view(store, view)
+    return Provenance(
+        store_fingerprint=store.fingerprint, recipe=dict(found.recipe_json), view=found.name
+    )
 
 
 @dataclass(frozen=True, slots=True)

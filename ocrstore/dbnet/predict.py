@@ -26,6 +26,7 @@ from ocrstore.errors import (
 )
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.sources import open_source
+from ocrstore.whole_file import write_whole
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -227,8 +228,7 @@ def write_json(path: Path, record: Any) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     except OSError as exc:
         raise WriteError(f"{path}: {exc.strerror or exc}") from exc
 
@@ -276,7 +276,6 @@ def write_picture(path: Path, picture: Pixels) -> None:
     if not ok:
         raise WriteError(f"{path}: OpenCV cannot write a picture of this kind")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data.tobytes())
+        write_whole(path, data.data)
     except OSError as exc:
         raise WriteError(f"{path}: {exc.strerror or exc}") from exc

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import signal
 import tempfile
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,12 +51,12 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.evaluation.postprocess import params_for
-from ocrstore.evaluation.results import find_view
 from ocrstore.pipeline import default_augmentation
+from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
+from ocrstore.views import find_view
 
-_NEEDED = ("tensor", "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
 
 
@@ -182,7 +184,8 @@ def fit(
     require_enough(len(data.dataset("val")), trainer.world_size, val or train)
     handler = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
+        with silent_log_threads():
+            trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
     except SystemExit as exc:
         if stop.received or isinstance(exc, SIGTERMException):
             raise SystemExit(128 + signal.SIGTERM) from None
@@ -354,6 +357,22 @@ def _computes_bfloat16() -> bool:
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
+@contextmanager
+def silent_log_threads() -> Iterator[None]:
+    """Keep threads from printing an OSError: TensorBoard raises it again in the main thread."""
+    report = threading.excepthook
+
+    def skip_os_errors(failure: threading.ExceptHookArgs) -> None:
+        if not issubclass(failure.exc_type, OSError):
+            report(failure)
+
+    threading.excepthook = skip_os_errors
+    try:
+        yield
+    finally:
+        threading.excepthook = report
+
+
 def require_writable(folder: Path) -> None:
     """Raise WriteError where the results cannot be written, before anything is trained."""
     try:
@@ -393,11 +412,11 @@ def require_same_network(module: DBNetModule, checkpoint: Checkpoint) -> None:
 def require_columns(path: str | Path, view: str | None) -> None:
     """Refuse a view that a network cannot be trained from."""
     store = open_store(path)
-    name, record = find_view(store, view, needs=_NEEDED)
-    if not store.columns[record["columns"]["tensor"]].is_fixed:
+    found = find_view(store, view, needs=VIEW_COLUMNS)
+    if not store.columns[found.columns["tensor"]].is_fixed:
         raise SchemaError(
-            f"{path}: the pictures of view {name!r} differ in size, so they make no batches. Train"
-            " from a view of one size (`ocrstore add-view --size 640`, then --view)"
+            f"{path}: the pictures of view {found.name!r} differ in size, so they make no batches."
+            " Train from a view of one size (`ocrstore add-view --size 640`, then --view)"
         )
 
 

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from ocrstore.decode.jpeg import decode_jpeg
 from ocrstore.decode.pillow import EncodedPicture, decode_other, read_header
 from ocrstore.errors import DecodeError
+from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.geometry import turn_upright
 
-DEFAULT_MAX_PIXELS = 200_000_000
-"""A picture of 600 MB in memory: far beyond any scan, far below what takes a machine down."""
+DEFAULT_MAX_PIXELS = DEFAULT_MAX_ROW_NBYTES // 3
+"""A picture as large as the largest row that is decoded by default."""
 
 SUFFIXES = {
     "jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"),

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import SchemaError, WriteError
+from ocrstore.errors import WriteError
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
 from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures, pair
 from ocrstore.geometry import transform_points
-from ocrstore.store import Store
+from ocrstore.whole_file import replaced
 
 Polygons = list[npt.NDArray[np.float64]]
 
@@ -47,30 +47,6 @@ def ground_truth_of(batch: Mapping[str, Any]) -> GroundTruth:
     keys = [str(key) for key in batch["image_filename"]]
     sizes = [(int(w), int(h)) for w, h in np.asarray(batch["raw_size"].cpu())]
     return GroundTruth(polygons, flags, texts, keys, sizes, inverse)
-
-
-def find_view(
-    store: Store, view: str | None, *, needs: Sequence[str] = ()
-) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the record of a view (the default one if none is named).
-
-    `needs` are columns, by their logical names, without which it is of no use.
-    """
-    views: Mapping[str, Any] = store.metadata.get("views") or {}
-    if not views:
-        raise SchemaError(
-            f"{store.path} has no baked view: build it with a recipe (`ocrstore build`)"
-        )
-    name = view or str(store.metadata.get("default_view") or next(iter(views)))
-    if name not in views:
-        raise SchemaError(f"{store.path} has no view {name!r}; it has {', '.join(views)}")
-    missing = [column for column in needs if column not in views[name]["columns"]]
-    if missing:
-        raise SchemaError(
-            f"{store.path}: view {name!r} lacks {', '.join(missing)}. Build it with them"
-            " (`ocrstore build` makes them unless its columns are chosen by hand)"
-        )
-    return name, views[name]
 
 
 class Results:
@@ -119,7 +95,10 @@ class Results:
         target = Path(path)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("w", newline="", encoding="utf-8") as file:
+            with (
+                replaced(target) as partial,
+                partial.open("w", newline="", encoding="utf-8") as file,
+            ):
                 writer = csv.writer(file)
                 writer.writerow(
                     ["picture", "matched", "truths", "detections", "precision", "recall", "hmean"]

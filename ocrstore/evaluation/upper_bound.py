@@ -8,11 +8,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.annotation import AnnotationReader
 from ocrstore.evaluation.postprocess import PostParams, detect_one, params_for
-from ocrstore.evaluation.results import Results, find_view
+from ocrstore.evaluation.results import Results
 from ocrstore.geometry import transform_points
-from ocrstore.recipe import Recipe
 from ocrstore.store import Store
+from ocrstore.views import find_view, view_matrices
 
 
 def upper_bound(
@@ -38,37 +39,36 @@ def upper_bound(
     Returns:
         The results of the pictures that were not left out.
     """
-    record = find_view(store, view, needs=("prob_map", "inverse_matrix"))[1]
-    columns = record["columns"]
-    params = params or params_for(Recipe.from_json(record["recipe"]))
+    found_view = find_view(store, view, needs=("prob_map", "inverse_matrix"))
+    columns = found_view.columns
+    params = params or params_for(found_view.recipe)
+    reader = AnnotationReader(store, min_points=3)
     results = Results()
     for row, key in enumerate(store.keys):
         if progress is not None:
             progress(row, len(store))
-        inverse = np.asarray(store[columns["inverse_matrix"]][row], dtype=np.float64)
-        sample = store.attributes(row)
-        truths = [np.asarray(flat, np.float64).reshape(-1, 2) for flat in sample["polygons"]]
-        ignored = np.asarray(sample["ignored"], dtype=bool)
-        if _smallest_height(truths, ignored, inverse) <= min_height:
+        forward, inverse = view_matrices(store, columns["inverse_matrix"], row)
+        sample = reader.annotation(row)
+        truths = [points.astype(np.float64) for points in sample.polygons]
+        ignored = np.asarray(sample.ignored, dtype=bool)
+        if _smallest_height(truths, ignored, forward) <= min_height:
             continue
         found = detect_one(
             store[columns["prob_map"]][row],
             inverse_matrix=inverse,
-            size=(sample["width"], sample["height"]),
+            size=reader.size(row),
             params=params,
         )
-        texts = sample.get("texts") or [None] * len(truths)
-        results.add(key, found.polygons, truths, ignored, texts)
+        results.add(key, found.polygons, truths, ignored, sample.texts)
     return results
 
 
 def _smallest_height(
     truths: list[npt.NDArray[np.float64]],
     ignored: npt.NDArray[np.bool_],
-    inverse: npt.NDArray[np.float64],
+    forward: npt.NDArray[np.float64],
 ) -> float:
     """Return the smallest height of a region in view pixels; infinite if there is none."""
-    forward = np.linalg.inv(inverse)
     heights = [
         min(cv2.minAreaRect(transform_points(forward, points).astype(np.float32))[1])
         for points, skip in zip(truths, ignored, strict=True)

@@ -32,6 +32,9 @@ MAX_PAGE_NBYTES = 32768
 
 MAX_ROW_NBYTES = 2**31 - 1
 """A row's decoded size, counting sizes of 0 as 1, so that no reader's arithmetic overflows."""
+DEFAULT_MAX_ROW_NBYTES = 600_000_000
+"""Decoded bytes of a compressed row that a reader allocates unless told otherwise: a picture of 200
+megapixels, far beyond any scan and far below what takes a machine down."""
 
 MAX_DIMENSION = 2**31 - 1
 MAX_NDIM = 8

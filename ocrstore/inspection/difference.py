@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ocrstore.inspection.source_status import source_record
-from ocrstore.inspection.views import views_of
-from ocrstore.jsondiff import diff_json
+from ocrstore.metadata import diff_json, readable_build
 from ocrstore.store import Store
+from ocrstore.views import readable_views
 
 # the time of a file is not content
 _NOT_COMPARED = {"source_mtime_ns"}
@@ -96,8 +94,8 @@ def compare_stores(one: Store, other: Store) -> Difference:
 
 
 def _compare_recipes(one: Store, other: Store) -> list[str]:
-    before = {view.name: view for view in views_of(one)}
-    after = {view.name: view for view in views_of(other)}
+    before = {view.name: view for view in readable_views(one)[0]}
+    after = {view.name: view for view in readable_views(other)[0]}
     defaults = [
         next((view for view in views.values() if view.default), None) for views in (before, after)
     ]
@@ -105,14 +103,14 @@ def _compare_recipes(one: Store, other: Store) -> list[str]:
     a, b = defaults
     if a is not None and b is not None and a.name != b.name:
         lines.append(f"default view: {a.name} -> {b.name}")
-        lines += [f"default view: {line}" for line in diff_json(dict(a.recipe), dict(b.recipe))]
+        lines += [f"default view: {line}" for line in diff_json(a.recipe_json, b.recipe_json)]
     for name in [*before, *(name for name in after if name not in before)]:
         if name not in after or name not in before:
             entry = before.get(name) or after[name]
             if not entry.default:
                 lines.append(f"view {name}: {'removed' if name in before else 'added'}")
             continue
-        found = diff_json(dict(before[name].recipe), dict(after[name].recipe))
+        found = diff_json(before[name].recipe_json, after[name].recipe_json)
         lines += [f"view {name}: {line}" for line in found]
     if (a is None) != (b is None):
         lines.append(f"recipe: {'removed' if b is None else 'added'}")
@@ -170,10 +168,9 @@ def _compare_attributes(
 
 
 def _compare_builds(one: Store, other: Store) -> list[str]:
-    kept = ("images", "annotations")
-    a, b = ({k: source_record(s).get(k) for k in kept} for s in (one, other))
-    lines = diff_json(a, b)
-    builds = [store.metadata.get("build") for store in (one, other)]
+    builds = [readable_build(store)[0] for store in (one, other)]
+    sources = ({k: b.get("source", {}).get(k) for k in ("images", "annotations")} for b in builds)
+    lines = diff_json(*sources)
     names = ("decoders", "dialect", "ocrstore")
-    described = [{k: b.get(k) for k in names} for b in builds if isinstance(b, Mapping)]
-    return lines + (diff_json(*described) if len(described) == 2 else [])
+    described = ({k: build.get(k) for k in names} for build in builds)
+    return lines + (diff_json(*described) if all(builds) else [])

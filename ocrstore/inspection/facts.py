@@ -16,11 +16,12 @@ from ocrstore.inspection.source_status import (
     SourceStatus,
     build_problems,
     check_source_status,
-    source_record,
 )
-from ocrstore.inspection.views import StoredView, views_of
+from ocrstore.metadata import readable_build
 from ocrstore.store import Store
 from ocrstore.verification import Integrity, check_headers
+from ocrstore.view_bound import ViewBound, recorded_bounds
+from ocrstore.views import StoredView, readable_views
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,10 @@ class Facts:
     views: tuple[StoredView, ...]
     polygons: Polygons | None
     """None if the store has no polygons attribute."""
+    unreadable: tuple[str, ...]
+    """What of the metadata is not as a build writes it, and was passed over."""
+    bounds: Mapping[str, ViewBound]
+    """View -> the accuracy it allows, as the build measured it."""
     source: Mapping[str, Any]
     """What the build recorded about its source."""
     decoders: Mapping[str, str]
@@ -123,7 +128,9 @@ class Facts:
                 self.summary.live_nbytes / self.summary.samples if self.summary.samples else None
             ),
             "polygons": None if self.polygons is None else asdict(self.polygons),
+            "upper_bounds": {name: asdict(bound) for name, bound in self.bounds.items()},
             "views": [view.to_json() for view in self.views],
+            "unreadable": list(self.unreadable),
             "source": {
                 **self.source,
                 **(self.source_status.to_json() if self.source_status else {}),
@@ -142,15 +149,16 @@ def gather_facts(store: Store, *, source: Path | None = None, check_source: bool
         source: the folder of pictures, to be listed; see `check_source_status`.
         check_source: whether to look at the source at all.
     """
-    views = views_of(store)
-    build = store.metadata.get("build")
-    decoders = build.get("decoders") if isinstance(build, Mapping) else None
+    views, no_views = readable_views(store)
+    build, no_build = readable_build(store)
     return Facts(
         summary=summarize(store),
         views=views,
         polygons=_count_polygons(store, views),
-        source=source_record(store),
-        decoders=decoders if isinstance(decoders, Mapping) else {},
+        unreadable=tuple(reason for reason in (no_views, no_build) if reason),
+        bounds=recorded_bounds(store.metadata),
+        source=build.get("source", {}),
+        decoders=build.get("decoders", {}),
         problems=build_problems(store)[0],
         source_status=check_source_status(store, source=source) if check_source else None,
         integrity=check_headers(store),
@@ -164,11 +172,11 @@ def _count_polygons(store: Store, views: tuple[StoredView, ...]) -> Polygons | N
     stats = measure_polygons(store)
     too_small: dict[str, int] = {}
     for view in views:
-        if not {"prob_map", "thresh_map", "prob_mask", "thresh_mask"} & view.columns.keys():
+        if not view.has_maps:
             continue
         sizes = view_boxes(stats, view, store)
         if sizes is not None:
-            small = (sizes < view.min_size).any(axis=1) & ~stats.ignored
+            small = (sizes < view.maps["min_size"]).any(axis=1) & ~stats.ignored
             too_small[view.name] = int(small.sum())
     return Polygons(
         total=len(stats.owner),

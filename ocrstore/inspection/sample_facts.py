@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ocrstore.annotation import Annotation, AnnotationReader
 from ocrstore.errors import DecodeError
-from ocrstore.inspection.views import views_of
+from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
 from ocrstore.store import Store
+from ocrstore.views import readable_views, view_matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +37,8 @@ class SampleFacts:
     row: int
     rows: tuple[SampleRow, ...]
     attributes: dict[str, Any]
-
-    @property
-    def polygons(self) -> list[npt.NDArray[np.float64]]:
-        """Return the polygons, each (n, 2), in pixels of the upright picture."""
-        found = self.attributes.get("polygons")
-        if not isinstance(found, list):
-            return []
-        flat = [np.asarray(points or [], np.float64) for points in found]
-        return [points.reshape(-1, 2) for points in flat if points.size % 2 == 0]
-
-    @property
-    def ignored(self) -> list[bool]:
-        """Return for each polygon whether the source marks it as ignored."""
-        flags = self.attributes.get("ignored")
-        count = len(self.polygons)
-        if not isinstance(flags, list) or len(flags) != count:
-            return [False] * count
-        return [bool(flag) for flag in flags]
-
-    @property
-    def texts(self) -> list[str | None]:
-        """Return the text of each polygon."""
-        texts = self.attributes.get("texts")
-        count = len(self.polygons)
-        return list(texts) if isinstance(texts, list) and len(texts) == count else [None] * count
+    annotation: Annotation | None
+    """None if the store has no polygons."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it in JSON types."""
@@ -90,7 +69,9 @@ def sample_facts(store: Store, key: str) -> SampleFacts:
                 f"{int(column.hashes[row]):016x}",
             )
         )
-    return SampleFacts(str(store.path), key, row, tuple(rows), store.attributes(row))
+    reader = AnnotationReader(store, row=row, strict=False)
+    annotation = reader.annotation(0) if "polygons" in reader.names else None
+    return SampleFacts(str(store.path), key, row, tuple(rows), store.attributes(row), annotation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +90,18 @@ def picture_of(store: Store, row: int) -> SamplePicture | None:
 
     Raises a DecodeError where a decoder is needed and none is installed.
     """
-    views = views_of(store)
-    tensor = views[0].columns.get("tensor", "tensor") if views else "tensor"
-    for name in ("image", tensor):
+    views, _ = readable_views(store)
+    tensor = views[0].columns.get(TENSOR, TENSOR) if views else TENSOR
+    for name in (IMAGE, tensor):
         spec = store.columns.get(name)
         if spec is None or spec.dtype != "uint8" or len(spec.shape) != 3:
             continue
         if store[name].shapes[row][2] != 3 or 0 in store[name].shapes[row]:
             continue
         matrix = np.eye(3)
-        inverse = views[0].columns.get("inverse_matrix") if views else None
-        if name != "image" and inverse in store.columns:
-            matrix = np.linalg.inv(np.asarray(store[str(inverse)][row]))
+        inverse = views[0].columns.get(INVERSE_MATRIX) if views else None
+        if name != IMAGE and inverse in store.columns:
+            matrix, _ = view_matrices(store, str(inverse), row)
         try:
             pixels = store[name][row]
         except ImportError as exc:

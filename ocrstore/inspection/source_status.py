@@ -16,7 +16,9 @@ from typing import Any
 
 import xxhash
 
+from ocrstore.annotation import AnnotationReader
 from ocrstore.errors import SourceError
+from ocrstore.metadata import readable_build
 from ocrstore.store import Store
 
 UP_TO_DATE, NEWER, MISSING, UNKNOWN = "up to date", "newer", "missing", "unknown"
@@ -76,8 +78,8 @@ def check_source_status(store: Store, *, source: Path | None = None) -> SourceSt
         source: the folder of pictures, which is listed. Without it the first `LIMIT` files of the
             index are looked up in the recorded folder, and nothing else.
     """
-    recorded = source_record(store)
-    folder = source or (Path(str(recorded["images"])) if recorded.get("images") else None)
+    recorded = readable_build(store)[0].get("source", {})
+    folder = source or (Path(recorded["images"]) if recorded.get("images") else None)
     names = ("source_nbytes", "source_mtime_ns")
     if folder is None or any(name not in store.index.column_names for name in names):
         return SourceStatus(UNKNOWN, images=None if folder is None else str(folder))
@@ -120,29 +122,19 @@ def check_source_status(store: Store, *, source: Path | None = None) -> SourceSt
     )
 
 
-def source_record(store: Store) -> Mapping[str, Any]:
-    """Return what the build recorded about its source; empty if it did not."""
-    build = store.metadata.get("build")
-    found = build.get("source") if isinstance(build, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
 def build_problems(store: Store) -> tuple[dict[str, int], list[Mapping[str, Any]]]:
     """Return the problems the build reported: how many of each kind, and the first of them.
 
     Stores whose build recorded none have those of deriving their samples in an attribute.
     """
-    build = store.metadata.get("build")
-    found = build.get("problems") if isinstance(build, Mapping) else None
-    if isinstance(found, Mapping) and isinstance(found.get("first"), list):
-        return dict(found.get("counts", {})), list(found["first"])
-    if "problems" not in store.index.column_names:
-        return {}, []
+    found = readable_build(store)[0].get("problems")
+    if found is not None:
+        return dict(found["counts"]), list(found["first"])
     counts: dict[str, int] = {}
     first: list[Mapping[str, Any]] = []
-    for key, lines in zip(store.keys, store.index["problems"].to_pylist()):
-        for line in lines or ():
-            kind, _, message = str(line).partition(": ")
+    for key, lines in zip(store.keys, AnnotationReader(store, strict=False).problems()):
+        for line in lines:
+            kind, _, message = line.partition(": ")
             counts[kind] = counts.get(kind, 0) + 1
             first.append({"kind": kind, "message": message, "key": key, "polygon": None})
     return counts, first
@@ -204,8 +196,7 @@ def _skipped(store: Store) -> set[str]:
     """Return the keys of pictures that the build knew and left out."""
     _, problems = build_problems(store)
     there = set(store.keys)
-    keys = {str(problem.get("key")) for problem in problems if problem.get("key") is not None}
-    return keys - there
+    return {problem["key"] for problem in problems if problem.get("key") is not None} - there
 
 
 def _annotations_newer(recorded: Mapping[str, Any], *, listed: bool) -> bool:

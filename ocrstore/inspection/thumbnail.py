@@ -38,7 +38,7 @@ def fit(size: tuple[int, int], box: tuple[int, int]) -> tuple[int, int]:
 
 def draw_outlines(
     pixels: Pixels,
-    polygons: Iterable[npt.NDArray[np.float64]],
+    polygons: Iterable[npt.NDArray[np.float32]],
     ignored: Iterable[bool],
     *,
     matrix: npt.NDArray[np.float64],

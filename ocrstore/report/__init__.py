@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from ocrstore.errors import OCRStoreError, WriteError
 from ocrstore.inspection.facts import gather_facts
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.source_status import build_problems
-from ocrstore.inspection.views import views_of
 from ocrstore.store import Store
+from ocrstore.whole_file import replaced
 
 __all__ = ["make_report", "write_report"]
 
@@ -34,11 +32,10 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
 
     facts = gather_facts(store, check_source=False)
     stats = measure_polygons(store)
-    views = views_of(store)
-    view = views[0] if views else None
+    view = facts.views[0] if facts.views else None
     limit = None
     if view is not None:
-        limit = Limit(view.name, view.min_size, view_boxes(stats, view, store))
+        limit = Limit(view.name, view.maps["min_size"], view_boxes(stats, view, store))
     found = find_suspects(store, stats, limit)
     counts, first = build_problems(store)
     rows = choose_varied(stats, samples)
@@ -70,19 +67,9 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
 def write_report(store: Store, out: Path, *, samples: int = SAMPLES) -> int:
     """Write the report to a file atomically; return its size in bytes."""
     data = make_report(store, samples=samples).encode()
-    folder = out.absolute().parent
     try:
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{out.name}.", suffix=".part")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(name).chmod(0o666 & ~mask)  # mkstemp makes it 0600
-            Path(name).replace(out)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replaced(out) as partial:
+            partial.write_bytes(data)
     except OSError as exc:
         raise WriteError(f"{out}: the report cannot be written: {exc.strerror}") from exc
     return len(data)

@@ -5,25 +5,23 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.inspection.polygon_stats import PolygonStats
 from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
-from ocrstore.inspection.views import StoredView
 from ocrstore.report.charts import Markup, join, tag
 from ocrstore.report.suspects import Suspect
+from ocrstore.schema import COLUMNS, INVERSE_MATRIX, MAP
 from ocrstore.store import Store
+from ocrstore.views import StoredView
 
 Matrix = npt.NDArray[np.float64]
 _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 78]
 _PNG = [cv2.IMWRITE_PNG_COMPRESSION, 9]
-# RGB of each map's overlay; its alpha is the map
-_COLOURS = {"prob_map": (236, 72, 220), "thresh_map": (250, 204, 21)}
 SIDE = 640
 """Longest side of a picture on the sheet, in pixels."""
 _FAR = 1e6
@@ -103,7 +101,7 @@ def contact_sheet(
     for place, row in enumerate(rows):
         try:
             thumbnail = make_thumbnail(store, row, side=SIDE, view=view)
-        except (CorruptStoreError, DecodeError) as exc:
+        except (CorruptStoreError, DecodeError, SchemaError) as exc:
             cards.append(_damaged(store.keys[row], row, str(exc)))
             continue
         if thumbnail is None:
@@ -122,7 +120,7 @@ def outlines(facts: SampleFacts, thumbnail: Thumbnail) -> Markup | None:
     """Draw a sample's polygons over its thumbnail."""
     drawn = [
         _polygon(points, ignored, text, thumbnail)
-        for points, ignored, text in zip(facts.polygons, facts.ignored, facts.texts)
+        for points, ignored, text in zip(*(facts.annotation or ([], [], []))[:3], strict=True)
     ]
     if not drawn:
         return None
@@ -135,10 +133,9 @@ def _toolbar(names: set[str], *, polygons: bool) -> Markup:
     if polygons:
         boxes.append(_toggle("polygons", "polygons", "counted", checked=True))
         boxes.append(_toggle("ignored", "ignored", "ignored", checked=True))
-    if "prob_map" in names:
-        boxes.append(_toggle("prob", "probability", "prob"))
-    if "thresh_map" in names:
-        boxes.append(_toggle("thresh", "threshold", "thresh"))
+    for name, words in (("prob_map", "probability"), ("thresh_map", "threshold")):
+        if name in names:
+            boxes.append(_toggle(name, words, name))
     return tag("div", *boxes, class_="toolbar")
 
 
@@ -155,7 +152,7 @@ def _card(
         "a",
         tag("img", src=thumbnail.uri, alt=facts.key, loading="lazy"),
         *(
-            tag("img", src=uri, alt="", class_=f"over {kind.removesuffix('_map')}")
+            tag("img", src=uri, alt="", class_=f"over {kind}")
             for kind, uri in thumbnail.overlays.items()
         ),
         outlines(facts, thumbnail),
@@ -163,9 +160,9 @@ def _card(
         class_="frame",
         style=f"--ratio:{thumbnail.width / thumbnail.height:.4f}",
     )
-    count, ignored = len(facts.polygons), sum(facts.ignored)
     words = [f"{thumbnail.width} x {thumbnail.height}"]
-    if isinstance(facts.attributes.get("polygons"), list):
+    if facts.annotation is not None:
+        count, ignored = len(facts.annotation.polygons), sum(facts.annotation.ignored)
         words.append(f"{count} polygon{'' if count == 1 else 's'}")
         if ignored:
             words.append(f"{ignored} ignored")
@@ -192,7 +189,7 @@ def _damaged(key: str, row: int, why: str) -> Markup:
 
 
 def _polygon(
-    points: npt.NDArray[np.float64], ignored: bool, text: str | None, thumbnail: Thumbnail
+    points: npt.NDArray[np.float32], ignored: bool, text: str | None, thumbnail: Thumbnail
 ) -> Markup | None:
     moved = np.c_[points, np.ones(len(points))] @ thumbnail.to_frame.T
     with np.errstate(all="ignore"):
@@ -238,16 +235,16 @@ def _overlays(
     place: Matrix,
     size: tuple[int, int],
 ) -> dict[str, str]:
-    inverse = view.columns.get("inverse_matrix")
+    inverse = view.columns.get(INVERSE_MATRIX)
     if inverse not in store.columns:
         return {}
     back = np.asarray(store[str(inverse)][row], np.float64)  # view -> upright picture
     matrix = place @ to_pixels @ back
-    lowest = _thresh_min(view)
+    lowest = view.maps["thresh_min"]
     overlays: dict[str, str] = {}
-    for name, colour in _COLOURS.items():
+    for name, built_in in COLUMNS.items():
         column = view.columns.get(name)
-        if column not in store.columns:
+        if built_in.role != MAP or column not in store.columns:
             continue
         values = np.asarray(store[str(column)][row], np.float32)
         if name == "thresh_map":
@@ -257,17 +254,11 @@ def _overlays(
             values = np.asarray(cv2.GaussianBlur(values, (0, 0), 0.5 / shrink), np.float32)
         moved = cv2.warpPerspective(values, matrix, size, flags=cv2.INTER_LINEAR)
         picture = np.empty((size[1], size[0], 4), np.uint8)
-        picture[..., :3] = colour[::-1]
+        picture[..., :3] = built_in.colour[::-1]
         # sixteen steps are plenty for an overlay, and compress well
         picture[..., 3] = (np.clip(moved, 0, 1) * 12).astype(np.uint8) * 17
         overlays[name] = _uri("image/png", ".png", picture, _PNG)
     return overlays
-
-
-def _thresh_min(view: StoredView) -> float:
-    maps: Any = view.recipe.get("maps")
-    found = maps.get("thresh_min", 0.3) if isinstance(maps, Mapping) else 0.3
-    return float(found)
 
 
 def _uri(kind: str, suffix: str, pixels: npt.NDArray[np.uint8], params: list[int]) -> str:

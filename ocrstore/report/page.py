@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.sample_facts import sample_facts
-from ocrstore.inspection.views import recipe_in_words
 from ocrstore.problems import KINDS
 from ocrstore.report.charts import Markup, join, percent, tag
 from ocrstore.report.contact_sheet import make_thumbnail, outlines
@@ -18,6 +17,7 @@ from ocrstore.report.suspects import KINDS as SUSPICIONS
 from ocrstore.report.suspects import Suspect, count_kinds
 from ocrstore.store import Store
 from ocrstore.version import __version__
+from ocrstore.views import recipe_in_words
 
 _PROBLEMS_SHOWN = 100
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -64,7 +64,10 @@ def lead_in(facts: Facts) -> Markup:
         for view in facts.views[:1]:
             if view.name in polygons.too_small:
                 count = polygons.too_small[view.name]
-                tiles.append(_tile(f"{count:,}", f"more under {view.min_size:g} px"))
+                tiles.append(_tile(f"{count:,}", f"more under {view.maps['min_size']:g} px"))
+            if view.name in facts.bounds:
+                hmean = facts.bounds[view.name].hmean
+                tiles.append(_tile(f"{hmean:.3f}", "H-mean with perfect maps"))
     tiles.append(_tile(_bytes(summary.nbytes), "in the file"))
     if summary.samples:
         tiles.append(_tile(_bytes(summary.live_nbytes / summary.samples), "per sample"))
@@ -89,7 +92,7 @@ def suspects_section(store: Store, suspects: Sequence[Suspect], *, shown: int) -
     for place, suspect in enumerate(suspects[:shown], start=1):
         try:
             thumbnail = make_thumbnail(store, suspect.row, side=240)
-        except (CorruptStoreError, DecodeError):
+        except (CorruptStoreError, DecodeError, SchemaError):
             thumbnail = None  # the sheet, or `verify`, says why
         picture: Markup | str = ""
         if thumbnail is not None:
@@ -188,8 +191,14 @@ def _about(facts: Facts) -> Markup:
     if facts.source.get("description"):
         lines.append(("source", str(facts.source["description"])))
     for view in facts.views:
-        lines.append((f"view {view.name}", " ".join(recipe_in_words(view.recipe))))
+        lines.append((f"view {view.name}", " ".join(recipe_in_words(view.recipe_json))))
         lines.append(("recipe", tag("code", view.fingerprint)))
+        bound = facts.bounds.get(view.name)
+        if bound is not None:
+            lines.append(("upper bound", bound.in_words()))
+        if bound is not None and bound.warning():
+            lines.append(("warning", bound.warning()))
+    lines += [("not read", reason) for reason in facts.unreadable]
     lines.append(("content", tag("code", facts.summary.fingerprint[:32] + "…")))
     sound = (
         "headers are sound (a quick check)"

@@ -87,7 +87,7 @@ def _ranked(found: dict[int, Suspect]) -> list[Suspect]:
 
 def _duplicates(store: Store) -> dict[int, list[str]]:
     """Group samples by the hash of their source, or of their stored picture."""
-    if "source_hash" in store.index.column_names:
+    if "source_hash" in store.index.column_names and "int" in str(store.index["source_hash"].type):
         hashes = store.index["source_hash"].to_pylist()
     else:
         column = next((name for name in ("image", "tensor") if name in store.columns), None)

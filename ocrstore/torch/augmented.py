@@ -19,22 +19,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ocrstore.annotation import Annotation
 from ocrstore.buffers import BufferPool
 from ocrstore.errors import OCRStoreError, SchemaError, StoreChangedError
+from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.stopwatch import lap
-from ocrstore.torch.annotations import Annotation, polygons_in_view, raw_size
+from ocrstore.torch.annotations import polygons_in_view, raw_size
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory.address_range import map_run
 from ocrstore.torch.memory.column_memory import best_strategy
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
-from ocrstore.torch.store_view import PICTURE, TENSOR, StoreView
+from ocrstore.torch.store_view import StoreView
 
 if TYPE_CHECKING:
     from ocrstore.maps import MapParams
 
 Transform = Callable[..., Mapping[str, Any]]
 
-_MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
 _FAR = float(2**29)
 """Polygons with a coordinate beyond this are dropped; `draw_maps` refuses those beyond 2**30."""
 _CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)], np.float32)
@@ -58,22 +59,22 @@ class AugmentedView:
         self._view = view
         self._augment = Augmentation(transform, fuse=fuse, before_pixels=view.check)
         self._params = map_params
-        self._maps = [name for name in view.columns if name in _MAPS] or (
-            list(_MAPS) if view.ref.columns is None else []
+        self._maps = [name for name in view.columns if name in MAPS] or (
+            list(MAPS) if view.ref.columns is None else []
         )
-        self._whole = PICTURE in view.store.columns
+        self._whole = IMAGE in view.store.columns
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Return the columns that samples are computed from."""
-        return (PICTURE,) if self._whole else (TENSOR,)
+        return (IMAGE,) if self._whole else (TENSOR,)
 
     def compute(self, row: int, number: int) -> Computed:
         """Return a row after the transform; `number` is its row in the data set."""
         view = self._view
         view.check()
         try:
-            annotation = view.index_reader.annotation(row)
+            annotation = view.annotations.annotation(row)
             if not self._whole:
                 annotation = annotation._replace(polygons=polygons_in_view(view, row))
             lap("annotations")
@@ -100,14 +101,14 @@ class AugmentedView:
         computed["texts"] = made.annotation.texts
         computed["image_filename"] = view.key(row)
         computed["raw_size"] = raw_size(view, row)
-        computed["orientation"] = int(view.index_reader.number("orientation", row) or 1)
+        computed["orientation"] = max(1, int(view.annotations.numbers("orientation", 1)[row]))
         computed["row"] = number
         return computed
 
     def _picture(self, row: int) -> AnyArray:
         """Return the picture; writable, and rarely a copy, if the transform may write to it."""
         view = self._view
-        column = view.store[PICTURE] if self._whole else view.column(TENSOR)
+        column = view.store[IMAGE] if self._whole else view.column(TENSOR)
         view.check()  # again, because reading the annotation may have taken long
         if not self._augment.writes:
             return np.asarray(column[row])
@@ -150,8 +151,8 @@ class AugmentedView:
         if self._params is None:
             from ocrstore.maps import MapParams
 
-            record = (self._view.recipe or {}).get("recipe", {})
-            self._params = MapParams(**record.get("maps", {}))
+            stored = self._view.stored_view
+            self._params = MapParams() if stored is None else MapParams(**stored.maps)
         return self._params
 
 

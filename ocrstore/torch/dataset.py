@@ -18,6 +18,7 @@ from ocrstore.errors import (
     RecipeMismatchError,
     UnknownRowError,
 )
+from ocrstore.schema import IMAGE
 from ocrstore.torch.batch import Sample
 from ocrstore.torch.collate import (
     Computed,
@@ -31,14 +32,14 @@ from ocrstore.torch.memory.column_memory import Strategy, check_strategy
 from ocrstore.torch.memory.page_cache import Progress
 from ocrstore.torch.memory.row_layout import IntArray
 from ocrstore.torch.row_refs import RowRefs
-from ocrstore.torch.store_view import PICTURE, StoreView, find_view, open_view
+from ocrstore.torch.store_view import StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ocrstore.annotation import Annotation
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
-    from ocrstore.torch.annotations import Annotation
     from ocrstore.torch.augmented import AugmentedView, Transform
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -284,7 +285,7 @@ class OCRStoreDataset(Dataset[Any]):
         for view in self.views:
             view.check()
         return {
-            view.key(row): view.index_reader.annotation(row)
+            view.key(row): view.annotations.annotation(row)
             for view in self.views
             for row in range(len(view))
         }
@@ -350,17 +351,18 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
                 " Recipe.from_json(...) makes a Recipe from a mapping."
             )
         expect = _without_pictures(view, expect)
-    found = None if view.recipe is None else view.recipe.get("fingerprint")
+    stored = view.stored_view
+    found = None if stored is None else stored.fingerprint
     wanted = expect if isinstance(expect, str) else expect.fingerprint
     if found == wanted:
         return
-    if view.recipe is None:
+    if stored is None:
         raise RecipeMismatchError(f"{view.path}: has no view and so no recipe; expected {wanted}.")
     message = f"{view.path}: its view was made by another recipe (expected {wanted}, found {found})"
     if not isinstance(expect, str):
-        from ocrstore.jsondiff import diff_json
+        from ocrstore.metadata import diff_json
 
-        lines = diff_json(expect.to_json(), view.recipe["recipe"])
+        lines = diff_json(expect.to_json(), stored.recipe_json)
         message += "; expected -> found:\n  " + "\n  ".join(lines)
     raise RecipeMismatchError(
         message + "\nBuild the store again, or expect the recipe that it has."
@@ -369,9 +371,8 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
 
 def _without_pictures(view: StoreView, expect: Recipe) -> Recipe:
     """Return a recipe without whole pictures, as `add-view` records it: the store has them."""
-    added = view.ref.view not in (None, view.store.metadata.get("default_view"))
-    columns = tuple(column for column in expect.columns if column.name != PICTURE)
-    recorded = {} if view.recipe is None else view.recipe["recipe"]["columns"]
-    if not added or PICTURE in recorded or not columns:
+    stored = view.stored_view
+    if stored is None or stored.default or IMAGE in stored.recipe_json["columns"]:
         return expect
-    return dataclasses.replace(expect, columns=columns)
+    columns = tuple(column for column in expect.columns if column.name != IMAGE)
+    return dataclasses.replace(expect, columns=columns) if columns else expect

@@ -35,6 +35,7 @@ from ocrstore.pipeline import (
 )
 from ocrstore.stopwatch import measuring
 from ocrstore.torch.dataset import OCRStoreDataset
+from ocrstore.whole_file import write_whole
 
 Clock = Callable[[], int]
 """Returns nanoseconds of processor time; the clock on the wall says more of other processes."""
@@ -268,10 +269,9 @@ def write_split(steps: StepList, folder: Path) -> tuple[Path, Path]:
     if rest:  # maps cannot be drawn before the random steps have moved the polygons
         recipe["columns"] = ["tensor", "inverse_matrix"]
     others = {"transform": json.loads(compose_json([step.tree for step in rest]))}
-    folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "bake.yaml", folder / "rest.yaml"
     for path, content in zip(paths, (recipe, others), strict=True):
-        path.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+        write_whole(path, yaml.safe_dump(content, sort_keys=False).encode())
     return paths
 
 

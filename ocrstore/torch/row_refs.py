@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ocrstore.errors import OCRStoreError
+from ocrstore.schema import COLUMNS, IMAGE, MATRIX, PICTURE, TENSOR
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray
 from ocrstore.torch.store_view import StoreView, ViewRef, find_view
 
@@ -70,19 +71,13 @@ class Field(NamedTuple):
         return presented.squeeze(1) if self.kind == "map" and presented.ndim == 4 else presented
 
 
-_KNOWN = {
-    "tensor": Field("tensor", "images", "image", "picture"),
-    "image": Field("image", "images", "image", "picture"),
-    "prob_map": Field("prob_map", "prob_maps", "prob_map", "map"),
-    "thresh_map": Field("thresh_map", "thresh_maps", "thresh_map", "map"),
-    "prob_mask": Field("prob_mask", "prob_masks", "prob_mask", "map"),
-    "thresh_mask": Field("thresh_mask", "thresh_masks", "thresh_mask", "map"),
-}
-
-
 def field_of(column: str) -> Field:
     """Return how a column is presented; an unknown column keeps its name."""
-    return _KNOWN.get(column) or Field(column, column, column)
+    known = COLUMNS.get(column)
+    if known is None:
+        return Field(column, column, column)
+    kind = {PICTURE: "picture", MATRIX: "plain"}.get(known.role, "map")
+    return Field(column, known.batch_name, known.sample_name, kind)
 
 
 @lru_cache(maxsize=64)
@@ -91,9 +86,9 @@ def fields_of(columns: tuple[str, ...]) -> tuple[Field, ...]:
 
     If the view has a tensor, that is `images`, and whole pictures are `whole_images`.
     """
-    whole = Field("image", "whole_images", "whole_image", "picture")
-    has_tensor = "tensor" in columns
-    return tuple(whole if has_tensor and name == "image" else field_of(name) for name in columns)
+    whole = Field(IMAGE, "whole_images", "whole_image", "picture")
+    has_tensor = TENSOR in columns
+    return tuple(whole if has_tensor and name == IMAGE else field_of(name) for name in columns)
 
 
 def as_tensor(array: AnyArray) -> torch.Tensor:

@@ -12,26 +12,21 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ocrstore.annotation import AnnotationReader
 from ocrstore.errors import RecipeMismatchError, StoreChangedError, UnknownColumnError
+from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store, StoredColumn, open_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
+from ocrstore.views import StoredView, stored_views
 
-if TYPE_CHECKING:
-    from ocrstore.torch.annotations import IndexReader
-
-PICTURE = "image"
-"""The column of whole pictures."""
-TENSOR = "tensor"
-"""The logical name of a view's pictures."""
 _MAX_GROUP = 64
 """The most rows of a row group."""
-_ORDER = (TENSOR, "prob_map", "thresh_map", "prob_mask", "thresh_mask", "inverse_matrix")
 
 
 class ViewRef(NamedTuple):
@@ -52,7 +47,7 @@ class StoreView:
         self.store = store
         self.ref = ref
         self.path = store.path
-        self.recipe, self.columns = _resolve(store, ref)
+        self.stored_view, self.columns = _resolve(store, ref)
         self.names = tuple(self.columns)
         self.specs = {name: store.columns[column] for name, column in self.columns.items()}
         mapping = store.snapshot.mapping
@@ -226,11 +221,9 @@ class StoreView:
         return self.store.snapshot.index.key(row)
 
     @cached_property
-    def index_reader(self) -> IndexReader:
-        """The annotations and attributes of samples; importing Arrow waits for the first use."""
-        from ocrstore.torch.annotations import IndexReader
-
-        return IndexReader(self.store)
+    def annotations(self) -> AnnotationReader:
+        """The annotations of samples; reading the index waits for the first use."""
+        return AnnotationReader(self.store)
 
     def open_file(self) -> FileHandle:
         """Return this process's descriptor of the file."""
@@ -254,28 +247,26 @@ def _layout(column: StoredColumn) -> RowLayout:
     return RowLayout(offsets, shape, column.spec.numpy_dtype)
 
 
-def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[str, str]]:
-    """Return a view's record and its columns by logical name, in the order asked for."""
-    views = store.metadata.get("views") or {}
-    record: dict[str, Any] | None = None
+def _resolve(store: Store, ref: ViewRef) -> tuple[StoredView | None, dict[str, str]]:
+    """Return a view and its columns by logical name, in the order asked for."""
+    views = stored_views(store)  # the default view is the first
+    found = next((view for view in views if ref.view in (None, view.name)), None)
     available: dict[str, str] = {}
-    if ref.view is not None and ref.view not in views:
-        known = ", ".join(views) or "none"
+    if ref.view is not None and found is None:
+        known = ", ".join(view.name for view in views) or "none"
         raise RecipeMismatchError(
             f"{store.path}: no view {ref.view!r}; it has {known}. Build the store with that view."
         )
-    if views:
-        name = ref.view or str(store.metadata.get("default_view") or next(iter(views)))
-        record = views[name]
-        available = {key: value for key, value in record["columns"].items() if key != PICTURE}
+    if found is not None:
+        available = dict(found.columns)
     elif TENSOR in store.columns:
-        available = {name: name for name in store.columns if name != PICTURE}
+        available = {name: name for name in store.columns if name != IMAGE}
     if not available:
         available = {name: name for name in store.columns}
     if ref.columns is None:
-        order = {name: place for place, name in enumerate(_ORDER)}
+        order = {name: place for place, name in enumerate(VIEW_COLUMNS)}
         names = sorted(available, key=lambda name: (order.get(name, len(order)), name))
-        return record, {name: available[name] for name in names}
+        return found, {name: available[name] for name in names}
     chosen: dict[str, str] = {}
     for name in ref.columns:
         if name in available:
@@ -285,7 +276,7 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[dict[str, Any] | None, dict[st
         else:
             known = ", ".join(sorted({*available, *store.columns}))
             raise UnknownColumnError(f"{store.path}: no column {name!r}; it has {known}.")
-    return record, chosen
+    return found, chosen
 
 
 _open_views: weakref.WeakValueDictionary[ViewRef, StoreView] = weakref.WeakValueDictionary()

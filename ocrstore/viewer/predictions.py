@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from ocrstore.annotation import Annotation, read_annotation
 from ocrstore.errors import SourceError
 from ocrstore.evaluation.icdar2015 import Pairing, PictureScore, harmonic_mean, pair
 from ocrstore.store import Store
@@ -263,76 +263,6 @@ class Scores:
             self.numbers[name][row] = value
 
 
-@dataclass(frozen=True, slots=True)
-class Truths:
-    """A sample's polygons as far as they can be drawn and matched; the lists are parallel."""
-
-    polygons: list[npt.NDArray[np.float64]]
-    """(n, 2) each."""
-    ignored: list[bool]
-    texts: list[str | None] | None
-    languages: list[str | None] | None
-    unusable: int
-    """Polygons that were left out: fewer than three points, or a coordinate that is no number."""
-
-
-def typed_attributes(store: Store) -> frozenset[str]:
-    """Return which of the annotation's attributes have the type that the viewer expects.
-
-    A store may have an attribute of the same name for another purpose.
-    """
-    expected: dict[str, Callable[[Any], bool]] = {
-        "polygons": lambda kind: _is_list(kind) and _is_number(kind.value_type),
-        "ignored": pa.types.is_boolean,
-        "texts": _is_text,
-        "languages": _is_text,
-        "problems": _is_text,
-    }
-    return frozenset(
-        field.name
-        for field in store.snapshot.index.attributes
-        if field.name in expected
-        and _is_list(field.type)
-        and expected[field.name](field.type.value_type)
-    )
-
-
-def read_truths(store: Store, row: int) -> Truths:
-    """Read a sample's polygons with their flags, texts and languages."""
-    names = typed_attributes(store)
-    record = {name: value for name, value in store.attributes(row).items() if name in names}
-    polygons = record.get("polygons") or []
-    kept = [position for position, flat in enumerate(polygons) if _is_polygon(flat)]
-
-    def pick(name: str) -> list[Any] | None:
-        values = record.get(name)
-        if values is None:
-            return None
-        return [values[i] if i < len(values) else None for i in kept]
-
-    return Truths(
-        polygons=[np.asarray(polygons[i], np.float64).reshape(-1, 2) for i in kept],
-        ignored=[bool(flag) for flag in pick("ignored") or [False] * len(kept)],
-        texts=pick("texts"),
-        languages=pick("languages"),
-        unusable=len(polygons) - len(kept),
-    )
-
-
-def _is_polygon(flat: Any) -> bool:
-    if flat is None or len(flat) < 6 or len(flat) % 2:
-        return False
-    return all(value is not None and abs(value) < _LARGEST for value in flat)  # False for NaN
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def read_truths(store: Store, row: int) -> Annotation:
+    """Read a sample's polygons as far as they can be drawn and matched."""
+    return read_annotation(store, row, strict=False, min_points=3, limit=_LARGEST)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ocrstore.errors import OCRStoreError, UnknownColumnError
+from ocrstore.annotation import AnnotationReader
+from ocrstore.errors import OCRStoreError, SchemaError, UnknownColumnError
 from ocrstore.geometry import transform_points
+from ocrstore.schema import COLUMNS, IMAGE, INVERSE_MATRIX, MAPS, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store
-
-MAPS = ("prob_map", "thresh_map", "prob_mask", "thresh_mask")
-Matrix = npt.NDArray[np.float64]
-_LARGEST_ENTRY = 1e9
-"""No matrix between a picture and a view has larger numbers; products of them stay finite."""
+from ocrstore.views import Matrix, fits, readable_views, view_matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,84 +37,40 @@ def find_views(store: Store) -> tuple[ShownView, ...]:
 
     A store that `build` did not make has one view if its columns have the usual names.
     """
-    recorded = store.metadata.get("views")
-    entries: dict[str, Mapping[str, Any]] = {}
-    if isinstance(recorded, Mapping):
-        default = store.metadata.get("default_view")
-        for name in sorted(recorded, key=lambda name: (name != default, str(name))):
-            entry = recorded[name]
-            columns = entry.get("columns") if isinstance(entry, Mapping) else None
-            if isinstance(columns, Mapping):
-                entries[str(name)] = columns
-    if not entries:
-        entries["baked"] = {name: name for name in ("tensor", "inverse_matrix", *MAPS)}
-    views = [
-        ShownView(
-            name,
-            {
-                part: column
-                for part, column in columns.items()
-                if isinstance(column, str) and _fits(store, part, column)
-            },
-        )
-        for name, columns in entries.items()
-    ]
-    return tuple(view for view in views if "tensor" in view.columns or view.maps)
+    recorded, _ = readable_views(store)
+    views = [ShownView(view.name, view.columns) for view in recorded]
+    if not views:
+        usual = [name for name in VIEW_COLUMNS if name in store.columns]
+        fitting = {name: name for name in usual if fits(store.columns[name], name)}
+        views = [ShownView("baked", fitting)]
+    return tuple(view for view in views if TENSOR in view.columns or view.maps)
 
 
 def find_picture(store: Store) -> str | None:
     """Return the column with the original pictures, if there is one."""
-    if "image" in store.columns and _is_picture(store, "image"):
-        return "image"
     taken = {column for view in find_views(store) for column in view.columns.values()}
-    return next((n for n in store.columns if n not in taken and _is_picture(store, n)), None)
+    others = [name for name, spec in store.columns.items() if fits(spec, IMAGE)]
+    return next((name for name in (IMAGE, *others) if name in others and name not in taken), None)
 
 
 def picture_size(store: Store, row: int, picture: str | None) -> tuple[int, int] | None:
     """Return (height, width) of a sample's picture, as recorded or as stored."""
-    record = store.attributes(row)
-    height, width = record.get("height"), record.get("width")
-    if _is_length(height) and _is_length(width):
-        return height, width
+    size = AnnotationReader(store, row=row, strict=False).size(0)
+    if size is not None:
+        return size[1], size[0]
     if picture is None:
         return None
     shape = store[picture].shapes[row].tolist()
     return shape[0], shape[1]
 
 
-def view_matrices(store: Store, row: int, view: ShownView) -> tuple[Matrix, Matrix] | None:
+def shown_matrices(store: Store, row: int, view: ShownView) -> tuple[Matrix, Matrix] | None:
     """Return the matrices from picture to view and back; None where none or no usable one is."""
-    column = view.columns.get("inverse_matrix")
-    if column is None:
-        return None
-    inverse = np.asarray(store[column][row], np.float64)
+    column = view.columns.get(INVERSE_MATRIX)
     try:
-        forward = np.asarray(np.linalg.inv(inverse), np.float64)
-    except np.linalg.LinAlgError:
+        return None if column is None else view_matrices(store, column, row)
+    except SchemaError:
         return None
-    usable = all((np.abs(matrix) < _LARGEST_ENTRY).all() for matrix in (forward, inverse))
-    return (forward, inverse) if usable else None  # not for NaN either
-
-
-def _is_length(value: object) -> TypeGuard[int]:
-    """Return whether an attribute can be a width or height; bool is an int, too."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
-
-
-def _fits(store: Store, part: str, column: str) -> bool:
-    if column not in store.columns:
-        return False
-    if part == "tensor":
-        return _is_picture(store, column)
-    spec = store.columns[column]
-    if part == "inverse_matrix":
-        return tuple(spec.shape) == (3, 3) and spec.dtype in ("float32", "float64")
-    return part in MAPS and len(spec.shape) == 2
-
-
-def _is_picture(store: Store, column: str) -> bool:
-    spec = store.columns[column]
-    return spec.dtype == "uint8" and len(spec.shape) == 3 and spec.shape[2] == 3
 
 
 # ---- encoding ----
@@ -126,14 +80,6 @@ Pixels = npt.NDArray[np.uint8]
 MAX_SIDE = 8192
 """Larger pictures are scaled down: browsers do not show them."""
 _LOSSLESS_PIXELS = 1_500_000
-
-# RGB; the legend of the page has the same ones
-_TINTS = {
-    "prob_map": (255, 176, 0),
-    "thresh_map": (0, 190, 255),
-    "prob_mask": (255, 45, 85),
-    "thresh_mask": (170, 90, 255),
-}
 
 
 def encode_picture(pixels: Pixels) -> tuple[bytes, str]:
@@ -167,7 +113,7 @@ def encode_map(name: str, values: npt.NDArray[Any]) -> bytes:
     elif name == "thresh_mask":
         strength = (strength != 0) * np.float32(0.8)
     layer = np.empty((*strength.shape, 4), np.uint8)
-    layer[..., :3] = _TINTS[name][::-1]
+    layer[..., :3] = COLUMNS[name].colour[::-1]
     layer[..., 3] = np.clip(strength, 0, 1) * 255
     return _encode(".png", layer, [cv2.IMWRITE_PNG_COMPRESSION, 1])
 
@@ -211,7 +157,7 @@ _SHIFT = 4  # fractional bits of OpenCV's coordinates
 class Outline:
     """A polygon in pixels of the picture, and its state (a key of `COLOURS`)."""
 
-    points: npt.NDArray[np.float64]
+    points: npt.NDArray[np.floating]
     state: str
 
 
@@ -221,8 +167,8 @@ class Thumbnails:
     def __init__(self, store: Store, picture: str | None, view: ShownView | None) -> None:
         self._store = store
         self._picture = picture
-        self._view = view if view is not None and "tensor" in view.columns else None
-        baked = self._view.columns["tensor"] if self._view else None
+        self._view = view if view is not None and TENSOR in view.columns else None
+        baked = self._view.columns[TENSOR] if self._view else None
         self.column = baked or picture
         """The column they are made from."""
 
@@ -244,7 +190,7 @@ class Thumbnails:
         matrix = np.eye(3)
         corner = np.zeros(2)
         if self._view is not None:
-            matrices = view_matrices(self._store, row, self._view)
+            matrices = shown_matrices(self._store, row, self._view)
             if matrices is not None and size is not None:
                 matrix = matrices[0]
                 pixels, corner = _cut(pixels, matrix, size)

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ocrstore.annotation import typed_attributes
 from ocrstore.errors import UnknownColumnError, UnknownRowError
 from ocrstore.store import Store
 from ocrstore.viewer.fields import NUMBER, SORTABLE, Fields, read_fields
-from ocrstore.viewer.predictions import Scores, read_truths, typed_attributes
+from ocrstore.viewer.predictions import Scores, read_truths
 from ocrstore.viewer.query import Filter, FilterError, Rows
 from ocrstore.viewer.renditions import (
     Outline,
@@ -27,11 +28,13 @@ from ocrstore.viewer.renditions import (
     find_picture,
     find_views,
     picture_size,
-    view_matrices,
+    shown_matrices,
 )
 
 MAX_PAGE = 500
 _KEPT = 16
+_LISTS = frozenset({"polygons", "ignored", "texts", "languages", "problems"})
+"""Attributes that the page shows with the polygons."""
 _PAGE_FIELDS = ("width", "height", "polygons_count", "ignored_true", "hmean")
 
 
@@ -172,7 +175,7 @@ class Catalog:
         store = self.store
         record = store.attributes(row)
         size = picture_size(store, row, self.picture)
-        special = typed_attributes(store)
+        special = typed_attributes(store.snapshot.index.attributes)
         truths = read_truths(store, row)
         return {
             "state": self.state,
@@ -181,11 +184,11 @@ class Catalog:
             "size": size,
             "polygons": [points.ravel().tolist() for points in truths.polygons],
             "ignored": truths.ignored,
-            "texts": truths.texts,
-            "languages": truths.languages,
+            "texts": truths.texts if "texts" in special else None,
+            "languages": truths.languages if "languages" in special else None,
             "unusable": truths.unusable,
             "problems": record.get("problems") if "problems" in special else None,
-            "attributes": {k: plain(v) for k, v in record.items() if k not in special},
+            "attributes": {k: plain(v) for k, v in record.items() if k not in special & _LISTS},
             "picture": self.picture,
             "views": [self._view(row, view) for view in self.views],
             "columns": [
@@ -232,7 +235,7 @@ class Catalog:
         raise UnknownColumnError(f"{self.store.path}: column {column!r} holds no pictures or maps.")
 
     def _view(self, row: int, view: ShownView) -> dict[str, Any]:
-        matrices = view_matrices(self.store, row, view)
+        matrices = shown_matrices(self.store, row, view)
         forward, inverse = matrices if matrices is not None else (None, None)
         some = next(view.columns[part] for part in ("tensor", *view.maps) if part in view.columns)
         height, width = self.store[some].shapes[row].tolist()[:2]

@@ -1,13 +1,15 @@
 """Expected sizes, and the advice that follows from them and the memory."""
 
 import dataclasses
+import shutil
+from types import SimpleNamespace
 
 import pytest
 
 import ocrstore
 from ocrstore.building.build import build
 from ocrstore.building.estimate import HEADROOM, advise, estimate
-from ocrstore.errors import SourceError
+from ocrstore.errors import SourceError, WriteError
 from ocrstore.machine import Memory
 from ocrstore.recipe import Recipe
 from ocrstore.sources import open_source
@@ -88,3 +90,73 @@ def test_the_advised_build_is_as_large_as_advised(dataset, expected):
     assert sum(report.columns.values()) <= advice.advised_nbytes * 1.05
     assert dataclasses.asdict(advice)["memory"]["limited_by"] == "machine"
     assert ocrstore.verify(dataset.store).ok
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """Set the free space that the system reports."""
+
+    def disk(free):
+        def usage(_):
+            if free is None:
+                raise OSError("not told")
+            return SimpleNamespace(free=free)
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    return disk
+
+
+def test_a_build_that_does_not_fit_the_disk_does_not_start(dataset, disk):
+    """The error names needed and free bytes, and no file is left; what fits just so is built."""
+    dataset.fill(10)
+    options = {"size": SIZE, "workers": 0}
+    needed = sum(build(dataset.images, dataset.root / "other.ocrs", **options).columns.values())
+    disk(needed - 1)
+    with pytest.raises(WriteError, match=rf"about {needed:,} bytes.* has {needed - 1:,} free"):
+        build(dataset.images, dataset.store, **options)
+    assert not [p.name for p in dataset.root.iterdir() if "out.ocrs" in p.name]
+    disk(needed)
+    assert build(dataset.images, dataset.store, **options).ok
+
+
+def test_only_what_is_written_needs_room(dataset, disk):
+    """Nothing to do and one more picture are no rebuild; another size is."""
+    dataset.fill(10)
+    options = {"size": SIZE, "workers": 0}
+    report = build(dataset.images, dataset.store, **options)
+    each = sum(report.columns.values()) // 10
+    disk(0)
+    assert build(dataset.images, dataset.store, **options).action == "nothing"
+    dataset.add("new.jpg")
+    with pytest.raises(WriteError, match="has 0 free"):
+        build(dataset.images, dataset.store, **options)
+    disk(2 * each)
+    assert build(dataset.images, dataset.store, **options).samples == 11
+    with pytest.raises(WriteError, match="Nothing was written"):
+        build(dataset.images, dataset.store, size=2 * SIZE, workers=0)
+
+
+def test_a_compressed_store_needs_less_room(dataset, disk):
+    """Where raw columns would not fit, samples are compressed before a build is refused."""
+    dataset.fill(10)
+    names = ("tensor", "prob_map", "thresh_map", "prob_mask", "thresh_mask")
+    recipe = Recipe.make(size=SIZE, codecs={"image": "jpeg"} | dict.fromkeys(names, "zstd"))
+    raw = estimate(open_source(dataset.images), (View("v", Recipe.make(size=SIZE), default=True),))
+    disk(raw.total_nbytes - 1)
+    assert build(dataset.images, dataset.store, recipe=recipe, workers=0).ok
+    disk(1000)
+    with pytest.raises(WriteError, match="the build needs about"):
+        build(dataset.images, dataset.store, recipe=recipe, workers=0, force=True)
+
+
+def test_a_disk_that_does_not_tell(dataset, disk):
+    """Without an answer, or without a picture to estimate by, the build goes on."""
+    dataset.fill(2)
+    disk(None)
+    assert build(dataset.images, dataset.store, size=SIZE, workers=0).ok
+    disk(0)
+    for path in dataset.images.iterdir():
+        path.write_bytes(b"bad")
+    with pytest.raises(SourceError, match="none of the 2 pictures can be used"):
+        build(dataset.images, dataset.root / "bad.ocrs", size=SIZE, workers=0)

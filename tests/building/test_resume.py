@@ -59,7 +59,25 @@ def test_ctrl_c(many):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
 def test_ctrl_c_on_the_command_line(many):
-    """The command says that nothing is lost, and its exit code is the shell's for Ctrl-C."""
+    """The command says how much is kept, and its exit code is the shell's for Ctrl-C."""
+    done = interrupt_command(many, after=70)
+    assert done.returncode == 130
+    assert f"{GROUP} samples are kept; run the same command to resume" in done.stderr
+    assert go_on(many).resumed == GROUP
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
+def test_ctrl_c_before_anything_is_kept(many):
+    """Before the first row group, and with --force, nothing can be resumed, and it says so."""
+    done = interrupt_command(many, after=GROUP - 1)
+    assert done.returncode == 130 and "Nothing is kept yet" in done.stderr
+    assert "resume" not in done.stderr and not many.store.exists()
+    done = interrupt_command(many, "--force", after=70)
+    assert done.returncode == 130 and "starts from scratch, because of --force" in done.stderr
+
+
+def interrupt_command(many, *options, after):
+    """Run `ocrstore build` in a child, with Ctrl-C after so many samples."""
     script = f"""
         import os, signal, sys
         from ocrstore.building import run
@@ -69,15 +87,15 @@ def test_ctrl_c_on_the_command_line(many):
 
         def interrupt(self):
             tell(self)
-            if self._done == 70:
+            if self._done == {after}:
                 os.killpg(0, signal.SIGINT)
 
         run._Run._tell = interrupt
         sys.argv = ["ocrstore", "build", {str(many.images)!r}, "--out", {str(many.store)!r},
-                    "--size", "{SIZE}", "--workers", "0"]
+                    "--size", "{SIZE}", "--workers", "0", *{options!r}]
         main()
     """
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
@@ -85,8 +103,6 @@ def test_ctrl_c_on_the_command_line(many):
         start_new_session=True,
         timeout=300,
     )
-    assert done.returncode == 130 and "run the same command to resume" in done.stderr
-    assert go_on(many).resumed == GROUP
 
 
 def test_what_changes_between_the_runs(many):

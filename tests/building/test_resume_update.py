@@ -299,7 +299,7 @@ def test_problems_are_reported_once(changed):
 def test_on_error_fail_is_resumable(changed):
     """Samples finished before the first loss are kept, and reused when it is fixed."""
     changed.add("n0131.png", b"broken", quads=SMALL)
-    with pytest.raises(SourceError, match=r"n0131.*Finished samples are kept"):
+    with pytest.raises(SourceError, match=r"n0131.*Finished row groups are kept"):
         go_on(changed, on_error="fail")
     changed.add("n0131.png", picture(1), quads=SMALL)
     report = go_on(changed, on_error="fail")
@@ -543,5 +543,6 @@ def test_ctrl_c_while_a_view_is_added(changed):
         sys.argv = ["ocrstore", "add-view", {store!r}, "--size", "96", "--workers", "0"]
     """
     done = run_child(changed, "pass", before=before.format(store=str(changed.store)), call="main()")
-    assert done.returncode == 130 and "run the same command to resume" in done.stderr
+    assert done.returncode == 130
+    assert f"{GROUP} samples are kept; run the same command to resume" in done.stderr
     assert add_view(changed.store, size=96, workers=0).resumed == GROUP

@@ -10,7 +10,7 @@ import pytest
 from ocrstore.annotation import Problem, SourceSample
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
 from ocrstore.building.workers import RESULTS_PER_WORKER, Inline, Pool, _columns, _fill_slot
-from ocrstore.errors import OCRStoreError
+from ocrstore.errors import OCRStoreError, WriteError
 from ocrstore.recipe import Recipe
 from ocrstore.shared_slots import SlotReader, SlotWriter
 from ocrstore.sources import open_source
@@ -143,6 +143,24 @@ def test_a_mistake_in_a_worker_is_told(dataset, monkeypatch, tmp_path):
         Pool(JOB, workers=1) as pool,
     ):
         list(pool.derive_all(work))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_limit_on_file_sizes_is_told(dataset):
+    """`ulimit -f` holds for the memory that workers share: an error, no traceback."""
+    import resource
+
+    dataset.fill(1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with (
+            pytest.raises(WriteError, match=r"no room for \d+ bytes.*too large.*ulimit -f"),
+            Pool(JOB, workers=1) as pool,
+        ):
+            list(pool.derive_all(tasks(dataset)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_what_libraries_print_does_not_disturb(dataset, monkeypatch, tmp_path):

@@ -34,11 +34,11 @@ def test_build_prints_what_and_why(images, run, tmp_path):
     assert "3 of 3 pictures; 3 derived, 0 reused" in out and "6, 3 of them ignored" in out
     assert "tensor 36.9 kB" in out and "samples/s" in out
     code, out, _ = run("build", images, "--out", store, "--size", "64")
-    assert code == 0 and "nothing has changed" in out
+    assert code == 0 and "nothing has changed" in out and "after a fix" not in out
     (images / "img [1].jpg").unlink()
     code, out, _ = run("build", images, "--out", store, "--size", "96x64")
     assert "size: [64, 64] -> [96, 64]" in out and "1 removed picture (img [1].jpg)" in out
-    assert "missing-picture" in out and code == 1  # its annotation is left without it
+    assert "· 1 missing-picture" in out and code == 0  # its annotation is left without it
     assert ocrstore.open(store)["tensor"][0].shape == (96, 64, 3)
 
 
@@ -48,12 +48,31 @@ def test_build_reports_problems_and_fails(images, run, tmp_path):
     (images / "odd.jpg").write_bytes(b"")
     code, out, _ = run("build", images, "--out", store, "--size", 32, "--report", report)
     assert code == 1 and "1 bad-picture" in out and "odd.jpg: the file is empty" in out
+    assert "the same command updates only the samples concerned" in out
     record = json.loads(report.read_text())
     assert record["skipped"] == ["odd.jpg"] and record["counts"]["bad-picture"] == 1
     code, out, _ = run("build", images, "--out", store, "--size", 32, "--json")
     assert code == 1 and json.loads(out)["ok"] is False
     code, _, err = run("build", images, "--out", store, "--size", 32, "--on-error", "fail")
     assert code == 1 and "--on-error skip" in err
+
+
+def test_annotations_of_more_pictures_are_no_loss(images, run, tmp_path):
+    """One annotation file for train and val: the build of either folder is whole, exit code 0."""
+    store, words = tmp_path / "val.ocrs", tmp_path / "both.json"
+    region = {"transcription": "word", "points": [[5, 5], [60, 5], [60, 30], [5, 30]]}
+    names = [*(path.name for path in images.iterdir()), "train_1.jpg", "train_2.jpg"]
+    words.write_text("\n".join(f"{name}\t{json.dumps([region])}" for name in names))
+    options = ("--annotations", words, "--size", 64)
+    code, out, _ = run("build", images, "--out", store, *options)
+    assert code == 0 and "· 2 missing-picture" in out and "✓" in out and "✗" not in out
+    code, out, _ = run("build", images, "--out", store, *options, "--json")
+    record = json.loads(out)
+    assert record["ok"] and record["samples"] == 3 and record["counts"]["missing-picture"] == 2
+    # a picture or polygon that is lost still is exit code 1, and stops --on-error fail
+    (images / "odd.jpg").write_bytes(b"")
+    assert run("build", images, "--out", store, *options)[0] == 1
+    assert run("build", images, "--out", store, *options, "--on-error", "fail")[0] == 1
 
 
 def test_dry_run_writes_nothing(images, run, tmp_path):

@@ -15,6 +15,7 @@ import ocrstore
 from ocrstore.inspection import source_status
 from ocrstore.inspection.facts import gather_facts
 from ocrstore.report import make_report
+from ocrstore.views import View, views_metadata
 from tests.drawn import HOSTILE, bare_store, build_drawn
 
 
@@ -152,8 +153,9 @@ def test_only_files_of_the_index_are_looked_up(run, tmp_path, monkeypatch):
     path = tmp_path / "a.ocrs"
     metadata = {
         "build": {"source": {"images": "/", "annotations": "/", "annotations_mtime_ns": 1}},
-        "views": {"64": {"recipe": {"size": [64, 64]}, "columns": {}}},
+        **views_metadata((View("64", ocrstore.Recipe.make(size=64), default=True),)),
     }
+    metadata["views"]["64"]["columns"] = {}
     passwd = Path("/etc/passwd").stat()
     facts = {"source_nbytes": passwd.st_size, "source_mtime_ns": passwd.st_mtime_ns}
     with ocrstore.create(path, {"a": ocrstore.Column("int8", (2,))}, metadata=metadata) as writer:
@@ -243,13 +245,14 @@ def test_a_store_without_a_build(run, tmp_path):
 
 
 def test_metadata_of_others_does_no_harm(run, tmp_path):
-    """Names that the build uses, with other content, are passed over."""
+    """Names that the build uses, with other content, are passed over, and that is said."""
     path = tmp_path / "odd.ocrs"
     metadata = {"views": {"a": 3, "b": {"recipe": 1}}, "build": ["x"]}
     with ocrstore.create(path, {"a": ocrstore.Column("int8", (2,))}, metadata=metadata) as writer:
         attributes = {"polygons": [[1.0, 2.0, 3.0]], "ignored": "yes", "width": "wide"}
         writer.append("k", {"a": np.zeros(2, np.int8)}, attributes=attributes)
-    assert run(path)[0] == 0
+    code, out, _ = run(path)
+    assert code == 0 and "metadata.views.a: expected an object, found 3" in " ".join(out.split())
     assert run(path, "k")[0] == 0
     assert run(path, "--json")[0] == 0
 

@@ -3,6 +3,7 @@
 import csv
 import os
 import signal
+import threading
 
 import lightning as L
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from ocrstore.dbnet.callbacks import BestCheckpoint
 from ocrstore.dbnet.network import ModelConfig
-from ocrstore.dbnet.train import TrainParams, fit, precision_of
+from ocrstore.dbnet.train import TrainParams, fit, precision_of, silent_log_threads
 
 # what Lightning warns of in a small training is meant here: few workers, a used folder
 pytestmark = [
@@ -174,3 +175,23 @@ def test_a_new_training_in_an_old_folder_has_a_log_of_its_own(drawn_store, tmp_p
         train(drawn_store, tmp_path, epochs=1, force=True)
     logs = sorted(path.parent.name for path in tmp_path.glob("csv/*/metrics.csv"))
     assert logs == ["version_0", "version_1"]
+
+
+def test_a_full_disk_under_a_log_thread_prints_no_traceback():
+    """TensorBoard's thread and the training would both tell of it; other errors are shown."""
+    shown = []
+    before, threading.excepthook = threading.excepthook, shown.append
+    try:
+        for error in (OSError("full"), KeyError("a bug")):
+            with silent_log_threads():
+                thread = threading.Thread(target=_raise, args=(error,))
+                thread.start()
+                thread.join()
+        assert threading.excepthook == shown.append
+    finally:
+        threading.excepthook = before
+    assert [failure.exc_type for failure in shown] == [KeyError]
+
+
+def _raise(error):
+    raise error

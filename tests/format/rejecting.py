@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ocrstore
-from tests.format import crafting as craft
+from tools import crafting as craft
 
 REMEDY = re.compile(
     r"restore|build it again|update ocrstore|check|copy|`ocrstore |run the build|name the file",

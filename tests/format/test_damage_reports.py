@@ -12,10 +12,10 @@ import xxhash
 
 import ocrstore
 from ocrstore import CorruptStoreError
-from tests.format import crafting as craft
 from tests.format.rejecting import (
     write_store,
 )
+from tools import crafting as craft
 
 
 def set_meta(path, offset, data):

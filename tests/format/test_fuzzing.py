@@ -23,8 +23,8 @@ from ocrstore.format.layout import MANIFEST_MAGIC, decode_record, encode_record
 from ocrstore.format.lmdb_check import check_pages
 from ocrstore.format.lmdb_reader import PageReader
 from ocrstore.format.manifest import parse_manifest
-from tests.format import crafting as craft
 from tests.format.rejecting import COLUMNS, write_store
+from tools import crafting as craft
 
 fuzz = settings(
     max_examples=120,

@@ -15,7 +15,7 @@ import ocrstore
 from ocrstore.errors import CorruptStoreError
 from ocrstore.format import index as index_module
 from ocrstore.format.index import Index, Rows, build_table, parse_index, serialize
-from tests.format import crafting as craft
+from tools import crafting as craft
 
 property_test = settings(max_examples=80)
 

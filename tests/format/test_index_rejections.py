@@ -11,8 +11,6 @@ import pytest
 
 import ocrstore
 from ocrstore import CorruptStoreError
-from tests.format import crafting as craft
-from tests.format.crafting import INDEX
 from tests.format.rejecting import (
     COLUMNS,
     Case,
@@ -20,6 +18,8 @@ from tests.format.rejecting import (
     check_refusal,
     edit_fields,
 )
+from tools import crafting as craft
+from tools.crafting import INDEX
 
 CASES = Cases()
 

@@ -11,7 +11,7 @@ from ocrstore.format.lmdb_check import check_pages
 from ocrstore.format.lmdb_reader import PageReader
 from ocrstore.format.lmdb_writer import LmdbWriter
 from ocrstore.format.mapped_file import MappedFile
-from tests.format import crafting as craft
+from tools import crafting as craft
 
 KEYS = [b"extent/%08d/a-column-with-a-rather-long-name" % number for number in range(3000)]
 

@@ -17,8 +17,6 @@ import pytest
 import ocrstore
 from ocrstore import CorruptStoreError, NotAStoreError, UnknownGenerationError
 from ocrstore import UnsupportedFormatError as UnsupportedError
-from tests.format import crafting as craft
-from tests.format.crafting import INDEX, MANIFEST
 from tests.format.rejecting import (
     COLUMNS,
     REMEDY,
@@ -28,6 +26,8 @@ from tests.format.rejecting import (
     edit_fields,
     write_store,
 )
+from tools import crafting as craft
+from tools.crafting import INDEX, MANIFEST
 
 CASES = Cases()
 

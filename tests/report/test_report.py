@@ -115,8 +115,8 @@ def test_pictures_with_polygons_and_maps(built, page):
     with ocrstore.open(built) as store:
         known = np.asarray(store["image"][0], int)[..., ::-1]
     assert np.abs(first.astype(int) - known).mean() < 6
-    assert len(page.named("img", **{"class": "over prob"})) == 6
-    assert len(page.named("img", **{"class": "over thresh"})) == 6
+    assert len(page.named("img", **{"class": "over prob_map"})) == 6
+    assert len(page.named("img", **{"class": "over thresh_map"})) == 6
     # a.jpg comes first: its polygons are drawn where they are
     drawn = page.named("polygon")
     assert drawn[0]["points"] == "10.0,10.0 60.0,10.0 60.0,26.0 10.0,26.0"
@@ -125,14 +125,14 @@ def test_pictures_with_polygons_and_maps(built, page):
     assert boxes == {
         "show-polygons": True,
         "show-ignored": True,
-        "show-prob": False,
-        "show-thresh": False,
+        "show-prob_map": False,
+        "show-thresh_map": False,
     }
 
 
 def test_overlays_lie_where_the_maps_are(page):
     """The probability map of a.jpg is opaque inside of its polygon and clear elsewhere."""
-    source = page.named("img", **{"class": "over prob"})[0]["src"]
+    source = page.named("img", **{"class": "over prob_map"})[0]["src"]
     data = np.frombuffer(base64.b64decode(source.split(",")[1]), np.uint8)
     overlay = cv2.imdecode(data, cv2.IMREAD_UNCHANGED)
     assert overlay.shape == (48, 64, 4)  # half of the picture's size
@@ -260,7 +260,7 @@ def test_only_the_tensor_is_stored(tmp_path):
     with ocrstore.open(store) as opened:
         page = Page(make_report(opened))
     assert page.named("polygon")[0]["points"] == "5.0,5.0 30.0,5.0 30.0,13.0 5.0,13.0"
-    assert page.named("img", **{"class": "over prob"})
+    assert page.named("img", **{"class": "over prob_map"})
 
 
 def test_a_damaged_picture_is_said_to_be(tmp_path):

@@ -7,12 +7,12 @@ import pytest
 
 import ocrstore
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
-from ocrstore.inspection.views import recipe_in_words, views_of
 from ocrstore.maps import draw_maps
 from ocrstore.report.charts import half_octaves, nice_ceiling, percent
 from ocrstore.report.contact_sheet import choose_varied
 from ocrstore.report.distributions import text_angles
 from ocrstore.report.suspects import count_kinds, find_suspects
+from ocrstore.views import recipe_in_words, stored_views
 from tests.drawn import build_drawn
 
 
@@ -50,8 +50,8 @@ def test_the_limit_is_the_one_of_the_maps(tmp_path):
     """Polygons counted as too small are exactly those that drawing the maps ignores."""
     store_path = build_drawn(tmp_path)
     with ocrstore.open(store_path) as store:
-        found, view = measure_polygons(store), views_of(store)[0]
-        small = (view_boxes(found, view, store) < view.min_size).any(axis=1)
+        found, view = measure_polygons(store), stored_views(store)[0]
+        small = (view_boxes(found, view, store) < view.maps["min_size"]).any(axis=1)
         for number, row in enumerate(found.owner.tolist()):
             scale = 64 / max(found.width[row], found.height[row])
             start = int(found.ends[number - 1]) if number else 0
@@ -65,12 +65,14 @@ def test_the_limit_is_the_one_of_the_maps(tmp_path):
 def test_sizes_in_a_view_of_any_geometry(tmp_path):
     """Where a recipe does not say the scale, the stored matrices do."""
     with ocrstore.open(build_drawn(tmp_path)) as store:
-        found, view = measure_polygons(store), views_of(store)[0]
+        found, view = measure_polygons(store), stored_views(store)[0]
         from_recipe = view_boxes(found, view, store)
-        unknown = type(view)(view.name, {"geometry": "pipeline"}, "", view.columns, True)
+        unknown = type(view)(
+            view.name, {**view.recipe_json, "geometry": "pipeline"}, "", view.columns, True
+        )
         from_matrices = view_boxes(found, unknown, store)
         assert np.allclose(from_recipe, from_matrices)
-        nothing = type(view)(view.name, {"geometry": "pipeline"}, "", {}, True)
+        nothing = type(view)(view.name, {**view.recipe_json, "geometry": "pipeline"}, "", {}, True)
         assert view_boxes(found, nothing, store) is None
 
 
@@ -158,7 +160,7 @@ def test_the_sheet_shows_variety(tmp_path):
 
 
 def test_recipes_in_words():
-    """Each geometry has its sentence; unknown ones are named."""
+    """Each geometry has its sentence."""
     recipe = ocrstore.Recipe.make(size=(480, 640)).to_json()
     assert "fit into 480x640" in recipe_in_words(recipe)[0]
     assert "shrunk by ratio 0.4" in recipe_in_words(recipe)[1]
@@ -168,6 +170,5 @@ def test_recipes_in_words():
         "No maps.",
     ]
     steps = {"transform": {"transforms": [{"__class_fullname__": "a.Resize"}]}}
-    pipeline = {"geometry": "pipeline", "pipeline": steps, "size": [None, None]}
+    pipeline = {**recipe, "geometry": "pipeline", "pipeline": steps, "size": [None, None]}
     assert "Resize; gives a size that depends" in recipe_in_words(pipeline)[0]
-    assert recipe_in_words({}) == ["Geometry None, size None."]

@@ -40,7 +40,9 @@ def write_store(path, *, samples=12, first=0, maps=True):
         dtype = "float16" if name.endswith("map") else "uint8"
         columns[name] = ocrstore.Column(dtype, (SIDE, SIDE))
     shown = {name: name for name in columns if name != "image"}
-    metadata = {"views": {"64": {"columns": shown}}, "default_view": "64"}
+    recipe = ocrstore.Recipe.make(size=SIDE, columns=list(columns))
+    entry = {"recipe": recipe.to_json(), "fingerprint": recipe.fingerprint, "columns": shown}
+    metadata = {"views": {"64": entry}, "default_view": "64"}
     with ocrstore.create(path, columns, metadata=metadata) as writer:
         for number in range(first, first + samples):
             width, height = (160, 120) if number % 2 == 0 else (120, 160)

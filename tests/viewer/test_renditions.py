@@ -15,7 +15,7 @@ from ocrstore.viewer.renditions import (
     find_picture,
     find_views,
     picture_size,
-    view_matrices,
+    shown_matrices,
 )
 
 
@@ -31,7 +31,7 @@ def test_views(opened):
     assert view.name == "64" and view.maps == ["prob_map", "thresh_map", "prob_mask", "thresh_mask"]
     assert find_picture(opened) == "image"
     assert picture_size(opened, 1, "image") == (160, 120)
-    np.testing.assert_allclose(view_matrices(opened, 0, view)[0], np.diag([0.4, 0.4, 1]))
+    np.testing.assert_allclose(shown_matrices(opened, 0, view)[0], np.diag([0.4, 0.4, 1]))
 
 
 def test_a_store_of_other_columns(make_store):
@@ -39,7 +39,7 @@ def test_a_store_of_other_columns(make_store):
     store = ocrstore.open(make_store())
     (view,) = find_views(store)
     assert view.columns == {"tensor": "tensor"} and find_picture(store) == "image"
-    assert view_matrices(store, 0, view) is None
+    assert shown_matrices(store, 0, view) is None
     thumbnails = Thumbnails(store, "image", view)
     assert decode(thumbnails.make(2, 320, [])).shape == (64, 64, 3)
 

@@ -1,0 +1,1 @@
+"""A campaign of attacks on every command; see `python -m tools.torture --help`."""
