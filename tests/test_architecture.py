@@ -40,7 +40,7 @@ sources       : annotation errors keys problems
 decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry
-recipe        : errors format geometry maps schema views | pipeline
+recipe        : errors format geometry maps metadata schema views | pipeline
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
@@ -56,8 +56,8 @@ augment       : buffers errors stopwatch
 torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
 | augment maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema sources store \
-torch views whole_file
+dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema \
+sources store torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources

@@ -178,7 +178,7 @@ def test_command_lines_are_found():
 def test_options_in_guides_exist(page):
     """Every option that a guide names by itself is one of some command."""
     known = set().union(*(options_of(cli.cli.get_command(None, name)) for name in cli.COMMANDS))
-    used = set(re.findall(r"`(--[a-z][a-z-]*)", without_code(page.read_text("utf-8"))))
+    used = set(re.findall(r"`(--[a-z][a-z0-9-]*)", without_code(page.read_text("utf-8"))))
     assert used and used <= known, used - known
 
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import ocrstore
+from ocrstore.annotation import Annotation
 from ocrstore.augment import random_parts
 from ocrstore.torch import OCRStoreDataset
-from ocrstore.torch.annotations import Annotation
 from ocrstore.torch.augmented import Augmentation
 
 A = pytest.importorskip("albumentations")
