@@ -120,7 +120,8 @@ def lost_annotations(store: Store, source: Source) -> str:
     `--annotations`, a dialect that nobody registered. Empty if the source has any.
     """
     there = set(source.keys)
-    counts = zip(store.keys, _polygon_counts(store), strict=True)
+    found = AnnotationReader(store, strict=False).all_polygons().counts.tolist()
+    counts = zip(store.keys, found, strict=True)
     annotated = {key: count for key, count in counts if count and key in there}
     if not annotated or any(source[key].polygons for key in annotated):
         return ""
@@ -143,12 +144,6 @@ def lost_annotations(store: Store, source: Source) -> str:
         message += f" Their dialect {shown(dialect)} is not registered now."
     again = options or " --annotations PATH"
     return f"{message} Give the annotations again, for example{again}"
-
-
-def _polygon_counts(store: Store) -> list[int]:
-    if "ignored" not in store.index.column_names:
-        return [0] * len(store)
-    return [len(flags or ()) for flags in store.index["ignored"].to_pylist()]
 
 
 def plan_build(
