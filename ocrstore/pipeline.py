@@ -74,6 +74,10 @@ def to_json(pipeline: object) -> str:
         raise SchemaError(f"the pipeline has arguments that are not JSON: {exc}") from exc
 
 
+_MAX_DEPTH = 100
+"""Lists and mappings inside of each other that a recipe or pipeline file may have."""
+
+
 def read_yaml(path: Path, *, what: str) -> Any:
     """Read a YAML or JSON file; `what` is its kind, for the message.
 
@@ -85,7 +89,12 @@ def read_yaml(path: Path, *, what: str) -> Any:
 
     try:
         text = path.read_text("utf-8")
+        depth = 0
         for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise SchemaError(f"{path}: not a readable {what} file: nested too deeply")
             if isinstance(event, yaml.AliasEvent):
                 line = "a line" if event.start_mark is None else f"line {event.start_mark.line + 1}"
                 raise SchemaError(
@@ -93,8 +102,6 @@ def read_yaml(path: Path, *, what: str) -> Any:
                     "write the value out"
                 )
         return yaml.safe_load(text)  # JSON is YAML too
-    except RecursionError as exc:
-        raise SchemaError(f"{path}: not a readable {what} file: nested too deeply") from exc
     # safe_load raises a bare ValueError for a date or number that there is none of
     except (OSError, yaml.YAMLError, ValueError) as exc:
         if isinstance(exc, SchemaError):
