@@ -114,8 +114,8 @@ class WriteError(OCRStoreError, OSError):
 def corrupt(where: str, why: str) -> CorruptStoreError:
     """Return the error for damage: `where` names file and part, `why` says what is wrong."""
     return CorruptStoreError(
-        f"{where}: {why.rstrip('.')}. The file is damaged or truncated: restore it from a copy or "
-        "build it again."
+        f"{where}: {why.rstrip('.')}. The file is damaged or truncated: restore it from a copy, "
+        "or delete it and build it again."
     )
 
 

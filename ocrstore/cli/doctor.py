@@ -70,7 +70,7 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
         share = found.cached_nbytes / max(found.file_nbytes, 1)
         out.print(
             f"page cache: {human_bytes(found.cached_nbytes)} of the file ({share:.0%}) is in memory"
-            + ("" if share > 0.95 else "; `ocrstore warm` reads the rest")
+            + ("" if share > 0.95 else "; `ocrstore warm` reads what its view needs")
         )
     memory = found.memory
     out.print(

@@ -125,7 +125,7 @@ def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: flo
             f"{human_bytes(result.checked_nbytes)} checked in {seconds:.1f} s"
         )
         good, bad = "is sound", "is damaged"
-        remedy = "Restore it from a copy, or build it again."
+        remedy = "Restore it from a copy, or rebuild it with the same options and --force."
     else:
         summary = (
             f"{result.samples} of {counted(result.of, 'sample')} derived again, "
@@ -134,7 +134,12 @@ def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: flo
         good, bad = "matches its source", "differs from its source"
         # if no sample is in the source, it is the wrong folder, and a build would be a mistake
         remedy = (
-            "`ocrstore build` with the same options brings it up to date." if result.samples else ""
+            (
+                "`ocrstore build` with the same options updates it; if it says that nothing has "
+                "changed, the store is damaged: add --force to build it from scratch."
+            )
+            if result.samples
+            else ""
         )
     out = console()
     if result.ok:

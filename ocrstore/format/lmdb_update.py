@@ -114,7 +114,7 @@ def check_structure(path: str) -> None:
     if report.problems:
         raise CorruptStoreError(
             f"{path}: {report.problems[0].rstrip('.')}. It is not safe to write to: restore it "
-            "from a copy or build it again."
+            "from a copy, or delete it and build it again."
         )
 
 

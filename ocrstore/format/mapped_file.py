@@ -62,7 +62,9 @@ class MappedFile:
                     "content into a file and open that."
                 )
             if status.st_size == 0:
-                raise NotAStoreError(f"{self.path}: the file is empty. Build or copy it again.")
+                raise NotAStoreError(
+                    f"{self.path}: the file is empty. Copy it again, or delete and rebuild it."
+                )
             self.nbytes = status.st_size
             self.device, self.inode = status.st_dev, status.st_ino
             self.times = (status.st_mtime_ns, status.st_ctime_ns)

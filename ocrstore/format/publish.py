@@ -174,7 +174,7 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         raise StoreExistsError(f"{target}: is a directory; name a file, such as data.ocrs.")
     if target.exists() and not overwrite:
         raise StoreExistsError(
-            f"{target}: exists. Pass overwrite=True (--overwrite) to replace it, or use "
+            f"{target}: exists. Pass overwrite=True to replace it, or use "
             "ocrstore.edit to add samples."
         )
     if not target.parent.is_dir():

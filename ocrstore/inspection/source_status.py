@@ -55,7 +55,7 @@ class SourceStatus:
             return "not recorded; compare with --source FOLDER"
         if self.state == MISSING:
             return "folder not found; if it has moved, name it with --source FOLDER"
-        hint = "" if self.listed else "; new pictures were not looked for (--source FOLDER does)"
+        hint = "" if self.listed else "; only its pictures were compared (--source FOLDER: all)"
         if self.state == UP_TO_DATE:
             return f"unchanged since the build ({self.pictures:,} pictures){hint}"
         parts = [

@@ -70,9 +70,14 @@ def _find_named(annotations: Path, wanted: Dialect | None) -> Found:
     if answers:
         raise _several(where, answers)
     raise SourceError(
-        f"{where}: {_nothing(files, wanted)}; looked for {_wishes(wanted)}. "
-        f"Name the dialect with --format ({_choices()})"
+        f"{where}: {_nothing(files, wanted)}; looked for {_wishes(wanted)}. {_advice(wanted)}"
     )
+
+
+def _advice(wanted: Dialect | None) -> str:
+    if wanted is not None:
+        return "Without --format the dialect is detected"
+    return f"Name the dialect with --format ({_choices()})"
 
 
 def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Found:

@@ -306,7 +306,7 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[StoredView | None, dict[str, s
     if ref.view is not None and found is None:
         known = ", ".join(view.name for view in views) or "none"
         raise RecipeMismatchError(
-            f"{store.path}: no view {ref.view!r}; it has {known}. Build the store with that view."
+            f"{store.path}: no view {ref.view!r}; it has {known}. Add it with `ocrstore add-view`."
         )
     if found is not None:
         available = dict(found.columns)

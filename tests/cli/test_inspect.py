@@ -52,7 +52,7 @@ def test_one_screen_answers_everything(run, built):
         "7, 1.2 a sample, 2 ignored (29%), 2 more under 8 px in view 64; 2 samples without any",
         f"{built.parent}/images",
         f"annotations in {built.parent}/gt",
-        "unchanged since the build (6 pictures); new pictures were not looked for",
+        "unchanged since the build (6 pictures); only its pictures were compared",
         "1 bad-picture",
         "Longest side scaled to 64, linear resampling",
         ocrstore.open(built).metadata["views"]["64"]["fingerprint"],
@@ -173,7 +173,7 @@ def test_only_files_of_the_index_are_looked_up(run, tmp_path, monkeypatch):
     assert opened == []
     assert (source["state"], source["listed"], source["pictures"]) == ("newer", False, 1)
     assert source["gone"] == ["etc", "no/such", "nul\\x00"]  # a folder is no picture
-    assert "new pictures were not looked for" in " ".join(run(path)[1].split())
+    assert "only its pictures were compared" in " ".join(run(path)[1].split())
     (tmp_path / "empty").mkdir()
     run(path, "--source", tmp_path / "empty")
     assert str(tmp_path / "empty") in opened
