@@ -157,7 +157,7 @@ def _soundness(facts: Facts, verification: Verification | None) -> Iterator[tupl
         return
     yield (
         "integrity",
-        f"[red]✗ damaged: {counted(len(findings), 'finding')}[/]; restore it or rebuild it (--force)",
+        f"[red]✗ damaged: {counted(len(findings), 'finding')}[/]; restore or rebuild it (--force)",
     )
     for finding in findings[:_FINDINGS_SHOWN]:
         yield "", f"[red]✗[/] {shown(finding)}"
