@@ -109,6 +109,8 @@ class Detector:
             # views of a pipeline can differ in size: one by one then
             return [found for p in pictures for found in self.find([p])]
         images = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2)
+        if self.device.type in ASYNCHRONOUS:
+            images = images.pin_memory()  # from pageable memory the transfer would synchronise
         prob = self.probabilities(images).cpu().numpy()
         return detect(prob, inverse_matrices=np.stack(inverse), sizes=sizes, params=self.post)
 
@@ -120,7 +122,8 @@ class Detector:
             torch.autocast(self.device.type, dtype, enabled=self._autocast is not None),
             _cudnn_benchmark(None not in self.recipe.size),
         ):
-            maps: torch.Tensor = self.net(images.to(self.device), thresholds=False).prob
+            moved = images.to(self.device, non_blocking=images.is_pinned())
+            maps: torch.Tensor = self.net(moved, thresholds=False).prob
         return maps
 
 
