@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+import xxhash
+
 _ESCAPED = re.compile(r"[\\\ud800-\udfff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4})")
@@ -45,6 +47,15 @@ def key_of(relative: str) -> str:
 def path_of(key: str) -> str:
     """Turn a key back into the relative POSIX path it was made from; the inverse of `key_of`."""
     return _ESCAPE.sub(_unescape, key)
+
+
+def fraction_of(key: str) -> float:
+    """Return a number in [0, 1) that follows from the key alone, evenly spread over keys.
+
+    For parts of a data set that stay the same when samples are added: a tenth is all keys below
+    0.1, and a larger part contains the smaller one.
+    """
+    return xxhash.xxh3_64_intdigest(key.encode()) / 2**64
 
 
 def shown(text: object) -> str:
