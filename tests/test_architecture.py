@@ -53,11 +53,11 @@ metadata pipeline problems recipe schema shared_slots sources store verification
 view_bound views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
-torch         : annotation buffers errors keys machine pipeline schema stopwatch store views whole_file \
-| augment maps metadata recipe shared_slots
+torch         : annotation buffers errors keys machine pipeline schema stopwatch store views \
+whole_file | augment maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline recipe schema \
-sources store torch views whole_file
+dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
+recipe schema sources store torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
