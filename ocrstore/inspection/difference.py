@@ -49,7 +49,7 @@ class Difference:
     reordered: bool
     columns: tuple[ColumnDifference, ...]
     renamed: tuple[tuple[str, str], ...] = ()
-    """Pictures that are in both under different keys, by the hash of their files."""
+    """Pictures of the first store that the second has under keys of its own, by their files' hash."""
     build: tuple[str, ...] = ()
     """Differences in source folders, decoders and versions; `any` does not count them."""
 
@@ -91,7 +91,7 @@ def compare_stores(one: Store, other: Store) -> Difference:
         changed=tuple(shared[i] for i in np.flatnonzero(differs).tolist()),
         reordered=bool((np.diff(theirs) < 0).any()),
         columns=tuple(columns),
-        renamed=tuple(pair for pair in same_pictures(one, other) if pair[0] != pair[1]),
+        renamed=tuple((old, new) for new, old in same_pictures(other, one) if new not in ours),
         build=tuple(_compare_builds(one, other)),
     )
 
