@@ -49,7 +49,7 @@ class Difference:
     reordered: bool
     columns: tuple[ColumnDifference, ...]
     renamed: tuple[tuple[str, str], ...] = ()
-    """Pictures of the first store that the second has under keys of its own, by their files' hash."""
+    """Pictures of the first store that are in the second under other keys, by their files' hash."""
     build: tuple[str, ...] = ()
     """Differences in source folders, decoders and versions; `any` does not count them."""
 
