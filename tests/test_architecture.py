@@ -61,8 +61,9 @@ recipe schema sources store torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
-report        : annotation errors inspection problems schema store version views whole_file
-viewer        : annotation errors evaluation geometry schema store views
+report        : annotation errors evaluation inspection problems schema store version views \
+whole_file
+viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : annotation building decode errors export format inspection interrupts keys machine \
 maps problems recipe report schema sources store verification version view_bound views \
