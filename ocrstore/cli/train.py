@@ -12,7 +12,7 @@ import click
 from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, shown
 
 
-class _StoreOrShare(click.ParamType):
+class _StoreOrShare(click.ParamType[Path | float]):
     """A store that exists, or a number between 0 and 1."""
 
     name = "store or share"

@@ -127,9 +127,9 @@ def outlines(
         _polygon(points, "ignored" if ignored else "counted", text, thumbnail)
         for points, ignored, text in zip(*(facts.annotation or ([], [], []))[:3], strict=True)
     ]
-    for box in () if scores is None else scores.boxes(facts.row):
-        text = None if box.score is None else f"{box.score:.2f}"
-        drawn.append(_polygon(box.points, "found", text, thumbnail))
+    for found in () if scores is None else scores.boxes(facts.row):
+        score = None if found.score is None else f"{found.score:.2f}"
+        drawn.append(_polygon(found.points, "found", score, thumbnail))
     if not drawn:
         return None
     box = f"0 0 {thumbnail.width} {thumbnail.height}"
