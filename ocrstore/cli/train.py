@@ -12,17 +12,15 @@ import click
 from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, shown
 
 
-class _StoreOrShare(click.ParamType[Path | float]):
-    """A store that exists, or a number between 0 and 1."""
-
-    name = "store or share"
+class _StoreOrShare(click.Path):
+    """Argument type: a store that exists, or a number between 0 and 1."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a path or a float."""
         try:
             share = float(value)
         except (TypeError, ValueError):
-            return STORE.convert(value, param, ctx)
+            return super().convert(value, param, ctx)
         if not 0 < share < 1:
             self.fail(f"{value} is neither a store nor a share between 0 and 1.", param, ctx)
         return share
@@ -32,7 +30,8 @@ class _StoreOrShare(click.ParamType[Path | float]):
 @click.argument("store", type=STORE)
 @click.option(
     "--val",
-    type=_StoreOrShare(),
+    type=_StoreOrShare(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE|SHARE",
     help="Store to measure H-mean on, or a share of the training store such as 0.1, which is then "
     "not trained on [default: the training store].",
 )
