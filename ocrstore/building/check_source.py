@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.annotation import Problem, SourceSample
+from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task, largest_picture
 from ocrstore.building.plan import lost_annotations, not_its_folder
@@ -97,7 +97,8 @@ def check_source(
         missing = [key for key in store.keys if key not in there]
         if missing and len(missing) == len(store):
             # one finding, not one for every sample: it is probably the wrong folder
-            result.findings.append(Finding(not_its_folder(len(store), source.images)))
+            place = source.images or "these samples"
+            result.findings.append(Finding(not_its_folder(len(store), place)))
             return result
         lost = lost_annotations(store, source)
         if lost:  # no difference between two states of a source: its annotations were not found
@@ -127,7 +128,7 @@ def _tasks(source: Source, keys: list[str]) -> Iterator[Task]:
         yield Task(source[key])
 
 
-def _note_problems(sample: SourceSample, result: SourceCheck) -> None:
+def _note_problems(sample: FoundSample, result: SourceCheck) -> None:
     """Note what a build leaves out of the annotation; it is not in the store to be compared."""
     result.notes += [
         f"{sample.key}: {problem.message} ({problem.kind})"

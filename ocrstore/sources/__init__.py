@@ -5,7 +5,7 @@ known. Importing this package registers the dialects that come with it.
 """
 
 from ocrstore.keys import key_of, path_of
-from ocrstore.sources import coco, icdar, labelme, mmocr, paddle, words
+from ocrstore.sources import coco, icdar, labelme, mmocr, paddle, webdataset, words
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.dialect import (
     Dialect,
@@ -38,5 +38,6 @@ __all__ = [
     "path_of",
     "register",
     "unregister",
+    "webdataset",
     "words",
 ]

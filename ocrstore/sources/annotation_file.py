@@ -6,9 +6,9 @@ import codecs
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ocrstore.annotation import ReadableFile
 from ocrstore.errors import SourceError
 from ocrstore.keys import shown
 
@@ -93,7 +93,7 @@ def parse_json(text: str, *, where: str) -> tuple[Any, list[Flaw]]:
 class AnnotationFile:
     """One annotation file, read lazily; JSON is parsed once. Keeps no file open."""
 
-    def __init__(self, path: Path, relative: str) -> None:
+    def __init__(self, path: ReadableFile, relative: str) -> None:
         self.path = path
         self.relative = relative
         """POSIX path from the annotations folder (or just the name)."""

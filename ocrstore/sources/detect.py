@@ -14,6 +14,7 @@ from pathlib import Path
 from ocrstore.errors import SourceError
 from ocrstore.keys import shown
 from ocrstore.sources.annotation_file import AnnotationFile, UnusableAnnotationError
+from ocrstore.sources.archives import is_archive, list_archives
 from ocrstore.sources.dialect import Dialect, all_dialects, get_dialect
 from ocrstore.sources.pictures import FoundFile, Listing, list_folder
 
@@ -56,8 +57,8 @@ def find(images: Path, listing: Listing, *, annotations: Path | None, format: st
 def _find_named(annotations: Path, wanted: Dialect | None) -> Found:
     where = shown(annotations)
     listed: Listing | None = None
-    if annotations.is_dir():
-        listed = list_folder(annotations)
+    if annotations.is_dir() or is_archive(annotations):
+        listed = list_folder(annotations) if annotations.is_dir() else list_archives(annotations)
         files, folder = _files(listed.others), True
     elif annotations.is_file():
         files, folder = [AnnotationFile(annotations, annotations.name)], False

@@ -83,6 +83,11 @@ class Dialect(ABC):
         Raise `UnusableAnnotationError` when the entry as a whole cannot be used.
         """
 
+    def key(self, entry: Entry) -> str | None:
+        """Return the sample's key if the annotation has one; by default the picture's name."""
+        del entry
+        return None
+
     def other_names(self, entry: Entry) -> Sequence[str]:
         """Return further names for an entry that matched no picture; may be slow."""
         del entry
