@@ -36,6 +36,7 @@ FILES = {
     "paddleocr": ("Label.txt", PADDLE),
     "mmocr": ("m.json", MMOCR),
     "labelme": ("a.json", SHAPES),
+    "webdataset": ("a.json", {"polygons": [SQUARE], "texts": ["w"]}),
 }
 LOOKED = sorted(set(FILES) - {"icdar-poly"})
 
