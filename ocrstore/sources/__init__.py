@@ -5,7 +5,27 @@ known. Importing this package registers the dialects that come with it.
 """
 
 from ocrstore.keys import key_of, path_of
-from ocrstore.sources import coco, icdar, labelme, mmocr, paddle, words
+from ocrstore.sources import (
+    art,
+    coco,
+    ctw1500,
+    cvat,
+    doctr,
+    funsd,
+    hiertext,
+    icdar,
+    labelme,
+    labelstudio,
+    matlab,
+    mmocr,
+    msra,
+    paddle,
+    totaltext,
+    via,
+    voc,
+    wildreceipt,
+    words,
+)
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.dialect import (
     Dialect,
@@ -27,16 +47,29 @@ __all__ = [
     "Source",
     "UnusableAnnotationError",
     "all_dialects",
+    "art",
     "coco",
+    "ctw1500",
+    "cvat",
+    "doctr",
+    "funsd",
     "get_dialect",
+    "hiertext",
     "icdar",
     "key_of",
     "labelme",
+    "labelstudio",
+    "matlab",
     "mmocr",
+    "msra",
     "open_source",
     "paddle",
     "path_of",
     "register",
+    "totaltext",
     "unregister",
+    "via",
+    "voc",
+    "wildreceipt",
     "words",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ocrstore.annotation import Problem, SourceSample
-from ocrstore.errors import SourceError, UnknownSampleError
+from ocrstore.errors import DecodeError, SourceError, UnknownSampleError
 from ocrstore.keys import shown
 from ocrstore.sources.annotation_file import Flaw, UnusableAnnotationError
 from ocrstore.sources.detect import Found, find
@@ -82,7 +82,12 @@ class Source:
             return SourceSample(picture.key, picture.path, annotated=False, problems=problems)
         key, where = picture.key, entry.where
         try:
-            polygons, found = judge(self._dialect.regions(entry), key=key, where=where)
+            polygons, found = judge(
+                self._dialect.regions(entry),
+                key=key,
+                where=where,
+                size=lambda: _upright_size(picture.path, where),
+            )
         except UnusableAnnotationError as exc:
             unusable = Problem(exc.kind, f"{exc.message}; the annotation is left out", key=key)
         except Exception as exc:  # a dialect may be anyone's code; one picture must not end a build
@@ -138,6 +143,18 @@ def open_source(
         description=_describe(root, listing, found, matches),
         annotation_files=paths,
     )
+
+
+def _upright_size(path: Path, where: str) -> tuple[int, int]:
+    from ocrstore.decode.decode import open_picture, read_picture
+
+    try:
+        picture = open_picture(read_picture(path))
+    except DecodeError as exc:
+        message = f"{where}: shares of a picture whose size cannot be read ({exc})"
+        raise UnusableAnnotationError("unknown-size", message) from exc
+    width, height = picture.size
+    return (height, width) if picture.orientation >= 5 else (width, height)
 
 
 def _read(found: Found) -> tuple[list[Entry], list[Problem]]:
