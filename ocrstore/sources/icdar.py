@@ -168,7 +168,7 @@ def _choose(files: Sequence[AnnotationFile]) -> str:
         if all(map(fits, lines)):
             return name
     where = files[0].shown
-    if all(0 <= value <= 1 for line in lines for value in line.values[:8]):
+    if all(0 <= value <= 1 for line in lines for value in line.values[1:8]):  # a class may be first
         raise SourceError(
             f"{where} and {len(files) - 1} more: every coordinate lies between 0 and 1, so they "
             "are shares of the picture's size or something else than points. Convert them to "
@@ -233,6 +233,11 @@ class Icdar(Dialect):
     def choose(self, files: Sequence[AnnotationFile]) -> Dialect:
         """Pick the layout that all files have."""
         return get_dialect(_choose(files))
+
+    def frame(self, entry: Entry) -> str | None:
+        """Return `upright` where the points are shares of the upright picture."""
+        del entry
+        return "upright" if self._layout == "yolo-obb" else None
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
         """Read the file's lines."""

@@ -18,7 +18,7 @@ from ocrstore.sources.validate import (
     whole_document,
 )
 
-_POLYGONS = frozenset({"polygon", "rotation", "quadrilateral"})
+_POLYGONS = ("polygon", "rotation", "quadrilateral")  # a tuple: a type may be any JSON value
 
 
 @register

@@ -67,6 +67,11 @@ class LabelStudio(Dialect):
             else:
                 yield Flaw("bad-name", f"{where}: no field names a picture", region=False)
 
+    def frame(self, entry: Entry) -> str | None:
+        """Return `upright`: the points are shares of the upright picture."""
+        del entry
+        return "upright"
+
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
         """Yield rectangles and polygons with the texts that belong to them."""
         task: Any = entry.record

@@ -1,5 +1,6 @@
 """Every dialect's published layout: read as it means, recognised as nothing else, safe to open."""
 
+import io
 import itertools
 import json
 import random
@@ -7,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.io import loadmat, savemat
 
 from ocrstore.errors import SourceError
@@ -256,6 +258,18 @@ def test_matlab_files_are_read_as_scipy_does(tmp_path, compressed):
 
     for name in (*VALUES, "cell"):
         same(found[name], expected[name])
+
+
+@pytest.mark.parametrize(("orientation", "size"), [(1, (40, 20)), (3, (40, 20)), (6, (20, 40))])
+def test_shares_are_of_the_upright_picture(make, orientation, size):
+    """A picture that is stored lying has its sides the other way round; the sample says upright."""
+    stream = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", (40, 20)).save(stream, "JPEG", exif=exif)
+    images = make({"a.jpg": stream.getvalue(), "a.txt": "3 0 0 0.5 0 0.5 0.25 0 0.25"})
+    (polygon,) = open_source(images)["a.jpg"].polygons
+    assert polygon.points[2].tolist() == [size[0] / 2, size[1] / 4]
 
 
 def test_shares_need_a_picture(make):
