@@ -46,6 +46,18 @@ class Doctr(Dialect):
         for group in polygons.values() if isinstance(polygons, dict) else [polygons]:
             yield from map(Region, group if isinstance(group, list) else [group])
 
+    def frame(self, entry: Entry) -> str | None:
+        """Return `upright` where the boxes are shares of the upright picture."""
+        words = entry.record.get("typed_words") if isinstance(entry.record, dict) else None
+        word = words[0] if isinstance(words, list) and words else None
+        geometry = word.get("geometry") if isinstance(word, dict) else None
+        return "upright" if isinstance(geometry, list) and _are_shares(geometry) else None
+
+
+def _are_shares(geometry: list[Any]) -> bool:
+    # no box of text lies within the first pixel
+    return all(isinstance(value, int | float) and 0 <= value <= 1 for value in geometry[:4])
+
 
 def _word(word: Any, where: str) -> Region | Flaw:
     geometry = member(word, "geometry", list, where=where)
@@ -54,6 +66,4 @@ def _word(word: Any, where: str) -> Region | Flaw:
     points = box_region_points(geometry[:4], sides=False)
     if isinstance(points, str):
         return Flaw("bad-box", f"{where}: {points}; left out")
-    # pixels or shares of the size: no box of text lies within the first pixel
-    relative = all(0 <= value <= 1 for value in geometry[:4])
-    return Region(points, word.get("value"), relative=relative)
+    return Region(points, word.get("value"), relative=_are_shares(geometry))

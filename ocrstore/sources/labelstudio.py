@@ -15,6 +15,8 @@ from ocrstore.sources.validate import brief, floats, for_file, need, rotated_box
 
 _UPLOAD = re.compile(r"^[0-9a-f]{8}-(?=.)")
 """What Label Studio puts in front of the name of an uploaded file."""
+_GEOMETRY = {"points", "width", "radiusX", "rle"}
+"""What a result that is about a place has; others are choices or ratings."""
 
 
 def _is_task(task: Any) -> bool:
@@ -75,8 +77,12 @@ class LabelStudio(Dialect):
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
         """Yield rectangles and polygons with the texts that belong to them."""
         task: Any = entry.record
-        shapes = _from_full(task, entry.where) if _is_full(task) else _from_min(task)
-        for i, (shape, text) in enumerate(shapes):
+        shapes, texts = _from_full(task, entry.where) if _is_full(task) else _from_min(task)
+        if len(texts) != len(shapes):
+            message = f"{entry.where}: {len(texts)} texts for {len(shapes)} shapes; left out"
+            yield Flaw("bad-text", message, region=False)
+            texts = [None] * len(shapes)
+        for i, (shape, text) in enumerate(zip(shapes, texts, strict=True)):
             yield _region(shape, text, f"{entry.where} shape {i}")
 
 
@@ -97,57 +103,54 @@ def _names(data: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-_Shapes = list[tuple[dict[str, Any], object]]
-
-
-def _from_full(task: dict[str, Any], where: str) -> _Shapes:
-    """Collect the results of the first annotation that was not cancelled, by their id."""
+def _from_full(task: dict[str, Any], where: str) -> tuple[list[Any], list[Any]]:
+    """Return shapes and texts, joined by their id, of the first annotation that is not cancelled."""
     valid = [a for a in _annotations(task) if isinstance(a, dict) and not a.get("was_cancelled")]
-    shapes: dict[object, dict[str, Any]] = {}
-    texts: dict[object, object] = {}
+    shapes: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
     results = need(valid[0], "result", list, where=where) if valid else []
     for i, result in enumerate(results):
-        if not isinstance(result, dict) or not isinstance(result.get("value"), dict):
-            shapes[i] = {"shape": result}  # refused with its region
+        value = result.get("value") if isinstance(result, dict) else None
+        if not isinstance(value, dict):
+            shapes[f"result {i}"] = result  # refused as a region
             continue
-        value = result["value"]
-        key = str(result.get("id", i))
+        key = str(result.get("id", f"result {i}"))
         if "text" in value:
             texts[key] = value["text"]
-        if "points" in value or "width" in value:
+        if not _GEOMETRY.isdisjoint(value):
             # the shape stands again in the results of its label and of its text
             shapes.setdefault(key, {**result, **value})
-    return [(shape, texts.get(key)) for key, shape in shapes.items()]
+    return list(shapes.values()), [texts.get(key) for key in shapes]
 
 
-def _from_min(task: dict[str, Any]) -> _Shapes:
-    """Pair the longest list of shapes with the list of texts; a single text is no list."""
+def _from_min(task: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the longest list of shapes, which is that of the labels, and the list of texts."""
     lists: list[list[Any]] = [value for value in task.values() if _is_shapes(value)]
     shapes = max(lists, key=len, default=[])
     texts = task.get("transcription", task.get("text"))
-    texts = texts if isinstance(texts, list) else [texts]
-    if len(texts) != len(shapes):
-        texts = [None] * len(shapes)
-    return [
-        (shape if isinstance(shape, dict) else {"shape": shape}, text)
-        for shape, text in zip(shapes, texts, strict=True)
-    ]
+    if texts is None:
+        return shapes, [None] * len(shapes)
+    return shapes, texts if isinstance(texts, list) else [texts]  # a single one is no list
 
 
-def _region(shape: dict[str, Any], text: object, where: str) -> Region | Flaw:
+def _region(shape: Any, text: Any, where: str) -> Region | Flaw:
+    if not isinstance(shape, dict) or shape.get("image_rotation"):
+        what = brief(shape.get("image_rotation") if isinstance(shape, dict) else shape)
+        return Flaw("unsupported-shape", f"{where}: not of the unturned picture: {what}; left out")
     if isinstance(text, list):
         text = "\n".join(map(str, text)) or None
     if isinstance(points := shape.get("points"), list):
         return Region([_shares(point) for point in points], text, relative=True)
     box = floats(shape.get(key) for key in ("x", "y", "width", "height"))
     turn = floats([shape.get("rotation") or 0])
-    sides = floats([shape.get("original_width") or 1, shape.get("original_height") or 1])
-    if box is None or turn is None or sides is None:
-        return Flaw("unsupported-shape", f"{where}: no rectangle or polygon: {brief(shape)}")
     # turned in pixels: percents of width and height are not alike
-    x, y = sides[0] / 100, sides[1] / 100
-    pixels = (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
-    corners = rotated_box_points(pixels, radians(turn[0]), centred=False)
+    sides = floats(shape.get(key) for key in ("original_width", "original_height"))
+    if sides is None and turn == [0]:
+        sides = [1, 1]
+    if box is None or turn is None or sides is None or min(sides) <= 0:
+        return Flaw("unsupported-shape", f"{where}: no rectangle or polygon: {brief(shape)}")
+    x, y, width, height = (v * sides[i % 2] / 100 for i, v in enumerate(box))
+    corners = rotated_box_points((x, y, width, height), radians(turn[0]), centred=False)
     if isinstance(corners, str):
         return Flaw("bad-box", f"{where}: {corners}; left out")
     return Region([[px / sides[0], py / sides[1]] for px, py in corners], text, relative=True)

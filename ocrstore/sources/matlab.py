@@ -70,11 +70,15 @@ class _Elements:
 
     def header(self) -> tuple[int, tuple[int, ...], str]:
         """Return class, shape and name of an array, whose data follows."""
-        flags, shape = self.numbers(), self.numbers()
-        _, name = self.next()
-        if len(flags) < 1 or len(shape) < 2 or min(shape) < 0:
+        # struct, not numpy: there are millions of small arrays
+        (_, flags), (_, sides), (_, name) = self.next(), self.next(), self.next()
+        if len(flags) != 8 or len(sides) < 8 or len(sides) % 4:
             raise ValueError("an array without a class or shape")
-        return int(flags[0]) & 0xFF, tuple(map(int, shape)), bytes(name).decode("latin-1")
+        kind = struct.unpack_from(f"{self._order}I", flags)[0] & 0xFF
+        shape = struct.unpack(f"{self._order}{len(sides) // 4}i", sides)
+        if min(shape) < 0:
+            raise ValueError(f"an array of the shape {shape}")
+        return kind, shape, bytes(name).decode("latin-1")
 
     def array(self, depth: int = 0) -> Any:
         """Return the next array: of numbers, of objects for cells, a list of rows for texts."""

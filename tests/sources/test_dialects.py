@@ -18,6 +18,12 @@ from ocrstore.sources.matlab import _variables
 from tests.sources.conftest import png
 from tests.sources.published import SAMPLES, SIZE, Published, cells, mat
 
+
+def result(value):
+    """A full task of Label Studio with one result."""
+    return {"data": {"image": "a.jpg"}, "annotations": [{"result": [{"id": "x", "value": value}]}]}
+
+
 IDS = [f"{sample.dialect}-{i}" for i, sample in enumerate(SAMPLES)]
 # one layout is chosen for all of these files together, so two of them are no two answers
 FAMILY = {d.name for d in all_dialects() if type(d).__name__ == "Icdar"}
@@ -258,6 +264,36 @@ def test_matlab_files_are_read_as_scipy_does(tmp_path, compressed):
 
     for name in (*VALUES, "cell"):
         same(found[name], expected[name])
+
+
+OF = {"original_width": 1000, "original_height": 500}
+BOX = {"x": 10, "y": 20, "width": 20, "height": 20, **OF}
+
+
+@pytest.mark.parametrize(
+    ("task", "kinds", "count"),
+    [
+        ({"bbox": [BOX, BOX], "transcription": ["one"]}, ["bad-text"], 2),
+        ({"bbox": [BOX], "transcription": "one"}, [], 1),
+        ({"bbox": [{**BOX, "image_rotation": 90}]}, ["unsupported-shape"], 0),
+        ({"bbox": [{**OF, "x": 1, "y": 1, "radiusX": 5, "radiusY": 5}]}, ["unsupported-shape"], 0),
+        (result({"format": "rle", "rle": [1]}), ["unsupported-shape"], 0),
+        (
+            result({"x": 1, "y": 1, "width": 5, "height": 5, "rotation": 9}),
+            ["unsupported-shape"],
+            0,
+        ),
+        (result({"x": 1, "y": 1, "width": 5, "height": 5, "rotation": 0}), [], 1),
+        (result({"choices": ["receipt"]}), [], 0),
+    ],
+)
+def test_label_studio_regions(make, task, kinds, count):
+    """Texts that fit no shapes, shapes that are no polygons, and results that are no shapes."""
+    images = make({"a.jpg": png(*SIZE)})
+    content = [{"id": 1, "image": "s3://bucket/a.jpg", **task}]
+    folder = make({"export.json": content}, into="ann")
+    read = open_source(images, annotations=folder)["a.jpg"]
+    assert [p.kind for p in read.problems] == kinds and len(read.polygons) == count
 
 
 @pytest.mark.parametrize(("orientation", "size"), [(1, (40, 20)), (3, (40, 20)), (6, (20, 40))])
