@@ -104,7 +104,7 @@ def _names(data: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _from_full(task: dict[str, Any], where: str) -> tuple[list[Any], list[Any]]:
-    """Return shapes and texts, joined by their id, of the first annotation that is not cancelled."""
+    """Return shapes and texts, joined by id, of the first annotation that was not cancelled."""
     valid = [a for a in _annotations(task) if isinstance(a, dict) and not a.get("was_cancelled")]
     shapes: dict[str, Any] = {}
     texts: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import pickle
 import random
 import re
 
@@ -51,7 +52,7 @@ def test_published_layouts_are_read(make, sample):
     """Recognised by looking; points, texts and flags are those of the sample; no problem."""
     source = open_sample(make, sample)
     assert source.dialect == sample.dialect
-    read = source[sample.picture]
+    read = pickle.loads(pickle.dumps(source))[sample.picture]  # workers get a copy
     assert [(p.text, p.ignored) for p in read.polygons] == [r[1:] for r in sample.regions]
     for polygon, (points, _, _) in zip(read.polygons, sample.regions, strict=True):
         np.testing.assert_allclose(polygon.points, points, rtol=1e-5)
