@@ -47,7 +47,7 @@ class HierText(Dialect):
             yield for_file(name) if isinstance(name, Flaw) else Entry((name,), picture, where)
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
-        """Yield the words; a line or paragraph without parts where it is not legible."""
+        """Yield the words, and lines and paragraphs that have no parts."""
         paragraphs = need(entry.record, "paragraphs", list, where=entry.where)
         yield from _regions(paragraphs, "paragraphs", entry.where)
 
@@ -63,5 +63,4 @@ def _regions(items: list[Any], level: str, where: str) -> Iterator[Region | Flaw
         if isinstance(points, Flaw):
             yield points
         else:
-            illegible = item.get("legible") in (False, 0) or level != "words"
-            yield Region(points, item.get("text"), ignored=illegible)
+            yield Region(points, item.get("text"), ignored=item.get("legible") in (False, 0))
