@@ -147,7 +147,7 @@ def text_in(*places: object) -> object:
 def ignored_in(place: object) -> object:
     """Return the flag of an object that says that a region is to be ignored."""
     flags = [place[key] for key in IGNORE_KEYS if key in place] if isinstance(place, dict) else []
-    return True if True in flags else next(iter(flags), None)
+    return next((flag for flag in flags if str(flag).lower() in _TRUE), flags[0] if flags else None)
 
 
 def brief(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,19 +28,9 @@ from ocrstore.sources.validate import (
 _SHAPE, _TEXT = "region_shape_attributes", "region_attributes"
 
 
-class _Via(Dialect):
-    """Base of both: shapes with attributes."""
-
-    def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
-        """Yield polygons and rectangles; the text is an attribute of the region."""
-        regions = need(entry.record, "regions", (list, dict), where=entry.where)
-        for i, region in enumerate(regions.values() if isinstance(regions, dict) else regions):
-            where = f"{entry.where} region {i}"
-            shape = member(region, "shape_attributes", dict, where=where)
-            yield shape if isinstance(shape, Flaw) else _region(shape, region, where)
-
-
-def _region(shape: dict[str, Any], region: dict[str, Any], where: str) -> Region | Flaw:
+def _region(shape: Any, attributes: Any, where: str) -> Region | Flaw:
+    if not isinstance(shape, dict):
+        return Flaw("bad-structure", f"{where}: a shape is an object, found {brief(shape)}")
     kind = shape.get("name")
     points: Any
     if kind == "polygon":
@@ -54,12 +45,11 @@ def _region(shape: dict[str, Any], region: dict[str, Any], where: str) -> Region
             return Flaw("bad-box", f"{where}: {points}; left out")
     else:
         return Flaw("unsupported-shape", f"{where}: a shape of type {brief(kind)}; left out")
-    attributes = region.get("region_attributes")
     return Region(points, text_in(attributes), ignored_in(attributes))
 
 
 @register
-class Via(_Via):
+class Via(Dialect):
     """One JSON file for all pictures."""
 
     name = "via"
@@ -81,6 +71,17 @@ class Via(_Via):
             name = member(picture, "filename", str, where=where)
             yield for_file(name) if isinstance(name, Flaw) else Entry((name,), picture, where)
 
+    def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
+        """Yield polygons and rectangles; the text is an attribute of the region."""
+        regions = need(entry.record, "regions", (list, dict), where=entry.where)
+        for i, region in enumerate(regions.values() if isinstance(regions, dict) else regions):
+            where = f"{entry.where} region {i}"
+            shape = member(region, "shape_attributes", dict, where=where)
+            if isinstance(shape, Flaw):
+                yield shape
+            else:
+                yield _region(shape, region.get("region_attributes"), where)
+
 
 def _pictures(document: dict[str, Any]) -> dict[str, Any]:
     project = document.get("_via_img_metadata")
@@ -88,7 +89,7 @@ def _pictures(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @register
-class ViaCsv(_Via):
+class ViaCsv(Dialect):
     """One CSV file for all pictures, a line per region."""
 
     name = "via-csv"
@@ -105,20 +106,27 @@ class ViaCsv(_Via):
         text, flaw = file.text()
         if flaw:
             yield flaw
-        grouped: dict[str, list[Any]] = {}
-        rows = csv.DictReader(text.lstrip("#").splitlines(keepends=True))
+        grouped: dict[str, list[tuple[str, str, str]]] = {}
+        rows = csv.DictReader(io.StringIO(text.lstrip("#"), newline=""))
         try:
             for row in rows:
-                regions = grouped.setdefault(row.get("filename") or "", [])
                 where = f"{file.shown} line {rows.line_num}"
-                shape, attributes = (
-                    parse_json(row.get(column) or "{}", where=where)[0]
-                    for column in (_SHAPE, _TEXT)
-                )
-                if shape:
-                    regions.append({"shape_attributes": shape, "region_attributes": attributes})
-        except (csv.Error, UnusableAnnotationError) as exc:
+                line = (where, row.get(_SHAPE) or "{}", row.get(_TEXT) or "{}")
+                grouped.setdefault(row.get("filename") or "", []).append(line)
+        except csv.Error as exc:
             message = f"{file.shown} line {rows.line_num}: {exc}; the rest of the file is left out"
             yield Flaw("bad-line", message, region=False)
-        for name, regions in grouped.items():
-            yield Entry((name,), {"regions": regions}, f"{file.shown} {name!a}")
+        for name, lines in grouped.items():
+            yield Entry((name,), lines, f"{file.shown} {name!a}")
+
+    def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
+        """Yield the region of each line; one of a picture without regions has an empty shape."""
+        lines: Any = entry.record
+        for where, *texts in lines:
+            try:
+                shape, attributes = (parse_json(text, where=where)[0] for text in texts)
+            except UnusableAnnotationError as exc:
+                yield Flaw(exc.kind, f"{exc.message}; left out")
+            else:
+                if shape != {}:
+                    yield _region(shape, attributes, where)

@@ -712,7 +712,8 @@ add(
       <attribute name="ignore">false</attribute>
     </polygon>
     <box label="text" source="manual" occluded="0" xtl="40.00" ytl="20.00" xbr="80.00" ybr="40.00" rotation="30.00" z_order="0">
-      <attribute name="ignore">true</attribute>
+      <attribute name="ignore">false</attribute>
+      <attribute name="illegible">true</attribute>
     </box>
     <tag label="scan" source="manual"></tag>
   </image>

@@ -86,7 +86,7 @@ def test_two_layouts_in_one_folder_are_refused(make):
 
 @pytest.mark.parametrize("dialect", ["cvat", "doctr"])
 def test_exports_are_found_beside_the_pictures(make, dialect):
-    """annotations.xml and labels.json lie beside the folder of pictures, as the tools write them."""
+    """annotations.xml and labels.json beside the folder of pictures, as the tools write them."""
     sample = next(s for s in SAMPLES if s.dialect == dialect)
     images = make({sample.picture: None})
     make({sample.file: sample.content}, into=".")
