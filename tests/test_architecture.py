@@ -36,7 +36,7 @@ view_bound    : errors metadata
 problems      : annotation
 geometry      : errors
 # source -> decode -> recipe
-sources       : annotation errors keys problems
+sources       : annotation errors keys problems | decode
 decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry

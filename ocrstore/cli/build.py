@@ -24,6 +24,7 @@ from ocrstore.building.view_size import AUTO, measure_views, source_scenes
 from ocrstore.building.view_size import Tell as Measuring
 from ocrstore.cli.console import (
     TARGET,
+    NewFile,
     allow_module_option,
     console,
     counted,
@@ -164,7 +165,7 @@ def _parts(
 
 @click.command("build")
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=TARGET, help="The store to create or update.")
+@click.option("--out", required=True, type=NewFile(), help="The store to create or update.")
 @source_options
 @click.option(
     "--split",
@@ -259,6 +260,8 @@ def build_command(
         )
     options["trust_dialect"] = format_ is not None
     if split is None:
+        if out.is_dir():
+            raise click.UsageError(f"--out {out} is a folder; name a file, or give --split.")
         return _build(opened, out, **options)
     if options["report"] is not None:
         raise click.UsageError("--report is one file; leave it out with --split.")

@@ -183,7 +183,7 @@ def source_options(command: F) -> F:
             "--include",
             multiple=True,
             metavar="PATTERN",
-            help='Only pictures whose key matches, such as "train/*". Repeatable.',
+            help="Only pictures whose key matches this pattern of file names. Repeatable.",
         ),
         click.option(
             "--format",

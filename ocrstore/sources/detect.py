@@ -20,7 +20,7 @@ from ocrstore.sources.pictures import FoundFile, Listing, list_folder
 
 SIBLING_FOLDERS = ("gt", "annotations", "labels")
 """Folders beside the images folder that are looked into when no annotations are named."""
-SIBLING_FILES = ("gt.json", "annotations.json", "Label.txt")
+SIBLING_FILES = ("gt.json", "annotations.json", "annotations.xml", "labels.json", "Label.txt")
 """Files beside the images folder that are looked at; also `<images folder>.json` and `.txt`."""
 _LOOKED_AT = 16
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrstore.annotation import FoundSample, Problem, ReadableFile
-from ocrstore.errors import SourceError, UnknownSampleError
+from ocrstore.errors import DecodeError, SourceError, UnknownSampleError
 from ocrstore.keys import path_of, shown
 from ocrstore.sources import list_file
 from ocrstore.sources.annotation_file import Flaw, UnusableAnnotationError
@@ -117,7 +117,12 @@ class Source:
             return FoundSample(picture.key, picture.path, annotated=False, problems=problems)
         key, where = picture.key, entry.where
         try:
-            polygons, found = judge(self._dialect.regions(entry), key=key, where=where)
+            polygons, found = judge(
+                self._dialect.regions(entry),
+                key=key,
+                where=where,
+                size=lambda: _upright_size(picture.path, where),
+            )
         except UnusableAnnotationError as exc:
             unusable = Problem(exc.kind, f"{exc.message}; the annotation is left out", key=key)
         except Exception as exc:  # a dialect may be anyone's code; one picture must not end a build
@@ -245,6 +250,18 @@ def _with_own_keys(
     ordered = [renamed[key] for key in sorted(renamed)]
     placed = {row: entry for row, (_, entry) in enumerate(ordered) if entry is not None}
     return tuple(file for file, _ in ordered), placed
+
+
+def _upright_size(path: ReadableFile, where: str) -> tuple[int, int]:
+    from ocrstore.decode.decode import open_picture
+
+    try:
+        picture = open_picture(path.read_bytes())
+    except (DecodeError, OSError) as exc:
+        message = f"{where}: shares of a picture whose size cannot be read ({exc})"
+        raise UnusableAnnotationError("unknown-size", message) from exc
+    width, height = picture.size
+    return (height, width) if picture.orientation >= 5 else (width, height)
 
 
 def _read(found: Found) -> tuple[list[Entry], list[Problem]]:

@@ -284,7 +284,7 @@ def test_without_the_build_extra(images, tmp_path):
 
 
 def test_split(images, run, tmp_path):
-    """Two stores of one folder, disjoint, by a hash of the keys; a part without pictures is named."""
+    """Two disjoint stores of one folder, by a hash of the keys; an empty part is an error."""
     code, out, _ = run("build", images, "--out", tmp_path / "s", "--split", "train=0.5,val=0.5")
     assert code == 0 and "train.ocrs" in out
     parts = [set(ocrstore.open(tmp_path / "s" / f"{n}.ocrs").keys) for n in ("train", "val")]
