@@ -77,6 +77,7 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("add-view", store, "--recipe", recipe, "--view", "b"),
         ("report", store, "--out", out / "report.html"),
         ("export-index", store, out / "index.csv"),
+        ("export-model", checkpoint, "--to", "torchvision", "--out", out / "model.pth"),
         ("warm", store),
         ("doctor", store, "--workers", 0),
         ("profile", store, "--samples", 1, "--repeats", 1),
