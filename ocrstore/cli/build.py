@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +320,7 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
         transient=True,
         disable=quiet or not shown_on.is_terminal,
     )
-    with bar:
+    with nullcontext() if bar.disable else bar:  # rich before 14.3 would print a line
         task = bar.add_task("building", total=None, rate="", problems="", visible=False)
 
         def tell(now: BuildProgress) -> None:

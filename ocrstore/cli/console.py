@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ def progress_bar(
         transient=True,
         disable=quiet or not shown_on.is_terminal,  # a log would get an empty line
     )
-    with bar:
+    with nullcontext() if bar.disable else bar:  # rich before 14.3 would print a line
         task = bar.add_task(what, total=None)
 
         def advance(done: int, total: int) -> None:
