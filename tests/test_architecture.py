@@ -31,6 +31,7 @@ shared_slots  : errors
 annotation    : errors | store
 schema        :
 whole_file    :
+packages      :
 metadata      : errors keys | store
 view_bound    : errors metadata
 problems      : annotation
@@ -53,8 +54,8 @@ metadata pipeline problems recipe schema shared_slots sources store verification
 view_bound views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
-torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
-| augment maps metadata recipe shared_slots
+torch         : annotation buffers errors machine packages pipeline schema stopwatch store views \
+whole_file | augment maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema \
 sources store torch views whole_file
@@ -64,11 +65,11 @@ views | keys sources
 report        : annotation errors inspection problems schema store version views whole_file
 viewer        : annotation errors evaluation geometry schema store views
 # the commands, and the public names
-cli           : annotation building decode errors export format inspection interrupts keys machine \
-maps problems recipe report schema sources store verification version view_bound views \
-| dbnet evaluation pipeline torch viewer
+cli           : errors format interrupts keys machine packages schema version view_bound \
+| annotation building dbnet decode evaluation export inspection maps pipeline problems recipe \
+report sources store torch verification viewer views
 __main__      : interrupts | cli
-__init__      : errors version | building format recipe store verification
+__init__      : errors version | building format packages recipe store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")

@@ -10,13 +10,12 @@ from ocrstore.cli.console import (
     STORE,
     console,
     counted,
+    explain_missing,
     human_bytes,
     print_json,
     progress_bar,
     shown,
 )
-from ocrstore.format.compact import compact
-from ocrstore.format.resume import find_unfinished
 
 
 @click.command("compact")
@@ -32,6 +31,9 @@ def compact_command(store: Path, as_json: bool) -> None:
     Example:
       ocrstore compact val.ocrs
     """
+    with explain_missing("compact"):
+        from ocrstore.format.compact import compact
+        from ocrstore.format.resume import find_unfinished
     before = store.stat().st_size
     found = find_unfinished(store)
     with progress_bar("compacting", quiet=as_json) as advance:

@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ocrstore.building.build import Size
-from ocrstore.cli.console import COUNT
+from ocrstore.cli.console import COUNT, explain_missing
 from ocrstore.errors import SourceError
-from ocrstore.format.codecs import CODECS
-from ocrstore.maps import ALGORITHM
 from ocrstore.schema import COLUMNS
-from ocrstore.sources import all_dialects
-from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, built_views
+
+if TYPE_CHECKING:
+    from ocrstore.building.build import Size
+    from ocrstore.views import View
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -52,6 +50,10 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str
 
 def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Parse values like `image=zstd` into a dict."""
+    if not values:
+        return {}
+    with explain_missing("build", "build"):
+        from ocrstore.format.codecs import CODECS
     codecs = {}
     for value in values:
         column, _sign, codec = value.partition("=")
@@ -62,6 +64,18 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
             )
         codecs[column] = codec
     return codecs
+
+
+def _dialect(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Refuse a name that no dialect has."""
+    if value is not None:
+        with explain_missing("build", "build"):
+            from ocrstore.sources import get_dialect
+        try:
+            get_dialect(value)
+        except SourceError as exc:
+            raise click.BadParameter(str(exc)) from exc
+    return value
 
 
 class _WrongSourceError(click.ClickException):
@@ -81,6 +95,10 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     """Return the default view of an existing store, to build it again; None if there is none."""
     if not store.exists():
         return None
+    from ocrstore.maps import ALGORITHM
+    from ocrstore.store import Store
+    from ocrstore.views import IMPORTED, built_views
+
     with Store(store) as opened:
         views = built_views(opened)
     if not views:
@@ -136,8 +154,9 @@ def source_options(command: F) -> F:
         click.option(
             "--format",
             "format_",
-            type=click.Choice([dialect.name for dialect in all_dialects()]),
-            help="Dialect of the annotations; detected by default.",
+            callback=_dialect,
+            metavar="NAME",
+            help="Dialect of the annotations, such as icdar or coco; detected by default.",
         ),
         click.option(
             "--annotations",
