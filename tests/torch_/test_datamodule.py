@@ -151,9 +151,7 @@ def test_a_module_is_resumed_twice(store_path, other_path, tmp_path):
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         make_trainer(tmp_path, max_epochs=1).fit(first, datamodule=module)
     second = Counting()
-    make_trainer(tmp_path, max_epochs=1).fit(
-        second, datamodule=module, ckpt_path=first.checkpoint
-    )
+    make_trainer(tmp_path, max_epochs=1).fit(second, datamodule=module, ckpt_path=first.checkpoint)
     assert sorted(r for _, rows in first.rows + second.rows for r in rows) == list(range(37))
 
 
