@@ -46,8 +46,8 @@ def test_a_package_that_cannot_be_imported(tmp_path, statement, said):
 
 def test_a_package_that_is_missing():
     """The type stays, for those who catch it; packages that nobody knows are left alone."""
-    with pytest.raises(ModuleNotFoundError, match=r"'cv2'; ocrstore works with opencv-python"):
-        with explain_imports():
-            raise ModuleNotFoundError("No module named 'cv2'", name="cv2")
-    with pytest.raises(ImportError, match="^of another kind$"), explain_imports():
+    said = r"'cv2'; ocrstore works with opencv-python"
+    with pytest.raises(ModuleNotFoundError, match=said), explain_imports():
+        raise ModuleNotFoundError("No module named 'cv2'", name="cv2")
+    with pytest.raises(ImportError, match=r"^of another kind$"), explain_imports():
         raise ImportError("of another kind", name="ours")

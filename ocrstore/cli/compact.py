@@ -25,7 +25,8 @@ def compact_command(store: Path, as_json: bool) -> None:
     """Rewrite a store without dead space, older generations and interrupted builds.
 
     The new file is written beside the old one and then renamed, so there must be room for both.
-    The fingerprint does not change; processes that have the old file open keep reading it.
+    The fingerprint does not change; processes that have the old file open keep reading it. On
+    Windows an open store cannot be replaced: stop its readers first.
 
     \b
     Example:
