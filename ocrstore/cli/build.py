@@ -220,7 +220,7 @@ def build_command(
     detected. Only new, changed and removed pictures are processed, unless the recipe changed.
     Without --size, --columns, --codec and --recipe an existing store keeps its recipe. After an
     interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is replaced
-    only when the build is complete.
+    only when the build is complete (on Windows nobody may have it open then).
 
     \b
     Examples:

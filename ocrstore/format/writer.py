@@ -293,7 +293,7 @@ def create(
         columns: The arrays that every sample has, by name.
         attributes: An Arrow schema, or names with Arrow types; inferred if not given.
         metadata: JSON for the manifest.
-        overwrite: Replace a store that exists.
+        overwrite: Replace a store that exists; on Windows nobody may have it open.
         resume: A name for the work, any str that changes when the work does. An interrupted run is
             continued by the next one with the same name, columns and path; `writer.keys` lists
             what is already written.
