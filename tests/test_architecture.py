@@ -37,7 +37,7 @@ view_bound    : errors metadata
 problems      : annotation
 geometry      : errors
 # source -> decode -> recipe
-sources       : annotation errors keys problems
+sources       : annotation errors keys problems | decode
 decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry
@@ -54,22 +54,23 @@ metadata pipeline problems recipe schema shared_slots sources store verification
 view_bound views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
-torch         : annotation buffers errors machine packages pipeline schema stopwatch store views \
-whole_file | augment maps metadata recipe shared_slots
+torch         : annotation buffers errors keys machine packages pipeline schema stopwatch store \
+views whole_file | augment maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema \
-sources store torch views whole_file
+dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
+recipe schema sources store torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
-report        : annotation errors inspection problems schema store version views whole_file
-viewer        : annotation errors evaluation geometry schema store views
+report        : annotation errors evaluation inspection problems schema store version views \
+whole_file
+viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : errors format interrupts keys machine packages schema version view_bound \
 | annotation building dbnet decode evaluation export inspection maps pipeline problems recipe \
 report sources store torch verification viewer views
 __main__      : interrupts | cli
-__init__      : errors version | building format packages recipe store verification
+__init__      : errors version | building format packages recipe sources store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")

@@ -1,7 +1,8 @@
-"""Print exact versions for a run of the suite at the lower bounds of pyproject.toml.
+"""Print what to install for a run of the suite at the lower bounds of pyproject.toml.
 
-Dependencies get the version that their bound names, the tools of the suite that of constraints.txt,
-and so does torch: no older CPU build is on PyPI. albumentations is left out, as nothing needs it.
+Dependencies get exactly the version that their bound names, torch that of constraints.txt (no older
+CPU build is on PyPI); the tools of the suite are the newest that fit. albumentations is left out, as
+nothing needs it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 
 def bounds(lines: list[str]) -> dict[str, str]:
@@ -20,17 +23,17 @@ def bounds(lines: list[str]) -> dict[str, str]:
 
 
 def lowest() -> dict[str, str]:
-    """Return the exact version of each package of the run."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    tools = ["torch", *bounds(extras["dev"])]
-    asked = extras.keys() - {"augment", "bench", "docs", "dev"}
-    lines = [line for name in asked for line in extras[name]]
-    pinned = dict(re.findall(r"^([\w.-]+)==(.*)$", (ROOT / "constraints.txt").read_text(), re.M))
-    lowest = bounds([*project["dependencies"], *lines])
-    return {**{name: pinned[name] for name in tools}, **lowest, "torch": pinned["torch"]}
+    """Return the lowest version of each package that ocrstore and its extras ask for."""
+    asked = EXTRAS.keys() - {"augment", "bench", "docs", "dev"}
+    lines = [line for name in asked for line in EXTRAS[name]]
+    torch = re.findall(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text("utf-8"), re.M)[0]
+    return {**bounds([*PROJECT["dependencies"], *lines]), "torch": torch}
 
 
 if __name__ == "__main__":
-    for package, version in sorted(lowest().items()):
+    versions = lowest()
+    for package, version in sorted(versions.items()):
         print(f"{package}=={version}")
+    for package, version in bounds(EXTRAS["dev"]).items():
+        if package not in versions:
+            print(f"{package}>={version}")

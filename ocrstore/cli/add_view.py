@@ -21,7 +21,7 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
-from ocrstore.cli.options import FOLDER, recipe_options, source_options
+from ocrstore.cli.options import recipe_options, source_options
 
 if TYPE_CHECKING:
     from ocrstore.building.build import Size
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 @click.argument("store", type=STORE)
 @recipe_options
 @click.option(
-    "--source", type=FOLDER, help="Folder of pictures, for a store without its image column."
+    "--source",
+    type=click.Path(path_type=Path),
+    help="The pictures, for a store without its image column; as for build.",
 )
 @allow_module_option
 @source_options
@@ -49,6 +51,9 @@ def add_view_command(
     source: Path | None,
     annotations: Path | None,
     format_: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    columns_map: dict[str, str],
     workers: int | None,
     as_json: bool,
 ) -> int:
@@ -79,6 +84,9 @@ def add_view_command(
                 images=source,
                 annotations=annotations,
                 format=format_,
+                include=include,
+                exclude=exclude,
+                columns_map=columns_map,
                 workers=workers,
                 progress=advance,
             )
