@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from ocrstore.errors import SchemaError
 from ocrstore.keys import fraction_of
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
+from ocrstore.torch.lightning_bases import LightningDataModule
 from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
 

@@ -248,6 +248,7 @@ def test_train_stops_early(store, tmp_path):
 
 def test_train_augments(store, tmp_path):
     """With --augment the pictures go through albumentations, at the view's size."""
+    pytest.importorskip("albumentations")
     run("train", store, "--out", tmp_path, "--epochs", 1, "--augment", *SMALL, *QUICK)
     assert (tmp_path / "last.ckpt").is_file()
 
@@ -399,7 +400,7 @@ def test_wrong_use_is_explained(store, tmp_path):
 
 DDP = """
 import json, sys
-import lightning as L
+from ocrstore.torch.lightning_bases import L
 from ocrstore.dbnet.train import TrainParams, fit
 from ocrstore.dbnet.network import ModelConfig
 
