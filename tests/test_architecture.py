@@ -44,7 +44,7 @@ recipe        : errors format geometry maps metadata schema views | pipeline
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
-store         : errors format | decode
+store         : errors format | decode display
 verification  : errors format store | building
 export        : errors store whole_file
 # pictures into a store
@@ -54,11 +54,12 @@ view_bound views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
 torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
-| augment maps metadata recipe shared_slots
+| augment display maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema \
 sources store torch views whole_file
 # looking at a store
+display       : errors keys schema
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
 report        : annotation errors inspection problems schema store version views whole_file
@@ -68,7 +69,7 @@ cli           : annotation building decode errors export format inspection inter
 maps problems recipe report schema sources store verification version view_bound views \
 | dbnet evaluation pipeline torch viewer
 __main__      : interrupts | cli
-__init__      : errors version | building format recipe store verification
+__init__      : errors version | building display format recipe store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")

@@ -9,8 +9,9 @@ import traceback
 
 import click
 
-from ocrstore.cli.console import MissingPackageError, explain_missing, fail, human_bytes
+from ocrstore.cli.console import explain_missing, fail, human_bytes
 from ocrstore.errors import (
+    MissingPackageError,
     OCRStoreError,
     RecipeMismatchError,
     SchemaError,
@@ -44,6 +45,7 @@ COMMANDS = {
 }
 
 _WRONG_USE = (
+    MissingPackageError,
     RecipeMismatchError,
     SchemaError,
     StoreExistsError,
@@ -86,8 +88,8 @@ def _unavailable(name: str, why: MissingPackageError) -> click.Command:
         callback=complain,
         params=[click.Argument(["rest"], nargs=-1, type=click.UNPROCESSED)],
         context_settings={"ignore_unknown_options": True},
-        help=f"Not available: {why.message}",
-        short_help=f"(pip install {why.message.rpartition(' ')[2]})",
+        help=f"Not available: {why}",
+        short_help=f"(pip install {str(why).rpartition(' ')[2]})",
     )
 
 

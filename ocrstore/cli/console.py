@@ -24,6 +24,7 @@ from rich.progress import (
 )
 
 from ocrstore import keys
+from ocrstore.errors import MissingPackageError
 from ocrstore.interrupts import quick_exit
 from ocrstore.machine import memory_shortage
 from ocrstore.view_bound import ViewBound
@@ -140,12 +141,6 @@ def progress_bar(
         yield advance
 
 
-class MissingPackageError(click.ClickException):
-    """A command's packages are not installed; exit code 2."""
-
-    exit_code = 2
-
-
 @contextmanager
 def explain_missing(command: str, extra: str = "all") -> Iterator[None]:
     """Turn an ImportError into the pip command that helps; wrap only imports in it.
@@ -165,5 +160,5 @@ def explain_missing(command: str, extra: str = "all") -> Iterator[None]:
         missing = isinstance(exc, ModuleNotFoundError) and exc.name
         needs = f"needs {exc.name}, which is missing" if missing else f"cannot run here ({exc})"
         raise MissingPackageError(
-            f"`ocrstore {command}` {needs}: pip install 'ocrstore[{extra}]'"
+            f'`ocrstore {command}` {needs}: pip install "ocrstore[{extra}]"', name=exc.name
         ) from exc

@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ocrstore.torch.batch import Batch, Sample
-from ocrstore.torch.dataset import OCRStoreDataset
+from ocrstore.errors import needs
+
+with needs("torch"):
+    from ocrstore.torch.batch import Batch, Sample
+    from ocrstore.torch.dataset import OCRStoreDataset
 
 if TYPE_CHECKING:
     from ocrstore.torch.datamodule import OCRDataModule
@@ -38,7 +41,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+    with needs("lightning"):
+        value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
     return value
 
 

@@ -8,7 +8,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch.utils.data import Dataset, get_worker_info
@@ -19,7 +19,7 @@ from ocrstore.errors import (
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
-from ocrstore.torch.batch import Sample
+from ocrstore.torch.batch import Batch, Sample
 from ocrstore.torch.collate import (
     Computed,
     ComputedList,
@@ -36,6 +36,7 @@ from ocrstore.torch.store_view import StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from torch import Tensor
 
     from ocrstore.annotation import Annotation
     from ocrstore.maps import MapParams
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-class OCRStoreDataset(Dataset[Any]):
+class OCRStoreDataset(Dataset[Sample]):
     """One store or several as a data set for a stock DataLoader; no `collate_fn` is needed.
 
     Without `transform`, samples and batches refer to stored rows. You own their tensors and may
@@ -130,6 +131,10 @@ class OCRStoreDataset(Dataset[Any]):
         stores = ", ".join(view.path for view in self.views)
         return f"<OCRStoreDataset: {len(self)} samples of {stores}>"
 
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | npt.NDArray[Any] | Tensor) -> Batch: ...
     def __getitem__(self, index: Any) -> Any:
         """Return a sample for an int, a batch for a slice, a list of ints or a boolean mask."""
         if isinstance(index, slice):
