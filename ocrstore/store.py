@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -26,6 +27,8 @@ from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+_log = logging.getLogger(__name__)
 
 Array: TypeAlias = "npt.NDArray[Any]"
 T = TypeVar("T", bound=np.generic)
@@ -274,6 +277,10 @@ class Store:
     def _load(self, snapshot: Snapshot) -> None:
         self._snapshot: Snapshot | None = snapshot
         self.path = snapshot.mapping.path
+        found = snapshot.manifest
+        _log.debug(
+            "opened %s: generation %d, %d samples", self.path, found.generation, found.samples
+        )
         self._columns: dict[str, StoredColumn[Any]] = {
             name: StoredColumn(name, snapshot, max_row_nbytes=self._max_row_nbytes)
             for name in snapshot.manifest.columns

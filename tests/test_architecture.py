@@ -66,7 +66,7 @@ report        : annotation errors inspection problems schema store version views
 viewer        : annotation errors evaluation geometry schema store views
 # the commands, and the public names
 cli           : annotation building decode errors export format inspection interrupts keys machine \
-maps problems recipe report schema sources store verification version view_bound views \
+maps metadata problems recipe report schema sources store verification version view_bound views \
 | dbnet evaluation pipeline torch viewer
 __main__      : interrupts | cli
 __init__      : errors version | building display format recipe store verification

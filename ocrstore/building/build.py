@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sources import open_source
 from ocrstore.views import IMPORTED, View
+
+_log = logging.getLogger(__name__)
 
 StrPath = str | os.PathLike[str]
 Size = int | Sequence[int] | Literal["auto"]
@@ -55,11 +58,11 @@ def build(
         out: The store.
         annotations: A file or a folder; searched beside the pictures by default.
         format: The annotations' dialect; detected by default.
-        recipe: A Recipe or a recipe file, instead of the following four.
+        recipe: A Recipe or a recipe file, instead of `size` and `pipeline`.
         size: Longest side, or (height, width), or "auto": the smallest that allows 0.98 of the
             H-mean that full size allows; the plan's reasons say which, and why.
-        columns: Names of the columns.
-        codecs: Column to codec; raw by default.
+        columns: Names of the columns; all, or those of the recipe, by default.
+        codecs: Column to codec; raw, or that of the recipe, by default.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
@@ -119,11 +122,10 @@ def make_recipe(
         if isinstance(size, str):
             raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
         return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
-    if size is not None or columns is not None or codecs is not None or pipeline is not None:
-        raise SchemaError(
-            "size, columns, codecs and pipeline are part of a recipe; give either a recipe or those"
-        )
-    return recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    if size is not None or pipeline is not None:
+        raise SchemaError("size and pipeline are part of a recipe; give either a recipe or those")
+    made = recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    return made if columns is None and codecs is None else made.with_columns(columns, codecs)
 
 
 def prepare(
@@ -158,6 +160,7 @@ def prepare(
             raise SourceError(f"{folder}: no such folder of map files")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     source = open_source(images, annotations=annotations, format=format)
+    _log.info("%s", source.description)
     chosen: tuple[str, ...] = ()
     if auto_size:
         scenes = source_scenes(source, max_pixels=max_pixels)

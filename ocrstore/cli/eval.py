@@ -43,6 +43,7 @@ def eval_command(
     table: Path | None,
     any_recipe: bool,
     rules: str | None,
+    threshold: float | None,
     min_score: float | None,
     polygons: bool,
     batch_size: int,
@@ -65,7 +66,7 @@ def eval_command(
         _require_writable(table)  # before the work, not after it
     with explain_missing("eval", "build"):
         from ocrstore.evaluation.postprocess import changes_for
-    changes = changes_for(rules, min_score=min_score, polygons=polygons)
+    changes = changes_for(rules, threshold=threshold, min_score=min_score, polygons=polygons)
     if checkpoint is None:
         result = _upper_bound(store, view, changes, quiet=as_json)
     else:

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, shown
+from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, is_quiet, shown
+from ocrstore.cli.options import device_option
 
 
 @click.command("train")
@@ -84,10 +85,9 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, s
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the network.")
 @click.option("--resume", type=STORE, help="Continue from a checkpoint (last.ckpt).")
 @click.option("--force", is_flag=True, help="Overwrite the checkpoints of an earlier training.")
-@click.option("--accelerator", default="auto", show_default=True, help="auto, cpu, gpu, mps.")
+@device_option
 @click.option("--devices", default="auto", show_default=True, help="GPUs or processes per node.")
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
-@click.option("--quiet", is_flag=True, help="No progress bar, no table of the network.")
 def train_command(store: Path, **options: Any) -> int:
     """Train DBNet from a store; writes best.ckpt, last.ckpt, logs and pictures into a folder.
 
@@ -109,13 +109,20 @@ def train_command(store: Path, **options: Any) -> int:
     warnings.filterwarnings("ignore", message="The number of training batches")  # small sets
     # the figures that it means are counted over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True")
+    kind, _, number = options.pop("device").partition(":")
     devices = options.pop("devices")
+    if number.isdigit():
+        if devices != "auto":
+            raise click.UsageError(f"--device {kind}:{number} is one device: leave out --devices.")
+        devices = [int(number)]
+    elif devices.isdigit():
+        devices = int(devices)
     model = ModelConfig(
         backbone=options.pop("backbone"), width=options.pop("width"), inner=options.pop("inner")
     )
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
-    quiet, force = options.pop("quiet"), options.pop("force")
-    params = TrainParams(devices=int(devices) if devices.isdigit() else devices, **options)
+    quiet, force = is_quiet(), options.pop("force")
+    params = TrainParams(accelerator=kind, devices=devices, **options)
     if not has_tensorboard():
         console().print(
             "· TensorBoard is not installed: curves are logged to csv/ only"

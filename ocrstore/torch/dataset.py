@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import logging
 import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
     from ocrstore.torch.augmented import AugmentedView, Transform
+
+_log = logging.getLogger(__name__)
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -110,6 +113,8 @@ class OCRStoreDataset(Dataset[Sample]):
         self._fuse = fuse
         self._map_params = map_params
         self._prepare()
+        names_in_use = ", ".join(self.views[0].names)
+        _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
 
     def _prepare(self) -> None:
         lengths = [len(view) for view in self.views]

@@ -43,9 +43,8 @@ QUICK = [
     "3",
     "--workers",
     "0",
-    "--accelerator",
+    "--device",
     "cpu",
-    "--quiet",
 ]
 
 
@@ -138,7 +137,7 @@ def test_sigterm_is_one_line_that_names_the_checkpoint(store, tmp_path, monkeypa
 
     monkeypatch.setattr(DBNetModule, "on_train_batch_start", terminate)
     out = tmp_path / "e"
-    printed = run("train", store, "--out", out, "--epochs", 3, *SMALL, *QUICK, code=143)
+    printed = run("train", store, "--out", out, "--epochs", 3, "-q", *SMALL, *QUICK, code=143)
     lines = [line for line in printed.splitlines() if line]
     assert len(lines) == 1 and f"--resume {out / 'last.ckpt'}" in lines[0], printed
     assert torch.load(out / "last.ckpt", weights_only=True)["global_step"] == 2
@@ -157,7 +156,7 @@ def test_what_cannot_be_trained_is_said_before(store, trained, drawn_folder, tmp
     with pytest.raises(SchemaError, match=r"width: 16 -> 32"):
         model = ModelConfig(backbone="resnet10", width=32, inner=32)
         fit(store, out=tmp_path / "x", model=model, resume=trained / "last.ckpt")
-    with pytest.raises(SchemaError, match="accelerator 'abacus'"):
+    with pytest.raises(SchemaError, match="device 'abacus'"):
         fit(store, out=tmp_path / "x", params=TrainParams(accelerator="abacus"))
     with pytest.raises(SchemaError, match="1 pictures to validate with 2 processes"):
         require_enough(1, 2, store)
@@ -184,9 +183,8 @@ def test_the_default_view_is_used_wherever_none_is_named(drawn_folder, tmp_path)
 
 def test_train_stops_early(store, tmp_path):
     """Without a better H-mean for `--patience` validations it ends; with a progress bar."""
-    loud = [option for option in QUICK if option != "--quiet"]
     still = ["--lr", "1e-12", "--patience", 2]
-    printed = run("train", store, "--out", tmp_path / "c", "--epochs", 9, *still, *SMALL, *loud)
+    printed = run("train", store, "--out", tmp_path / "c", "--epochs", 9, *still, *SMALL, *QUICK)
     assert "3 epochs" in printed and "val_hmean" in printed
 
 
