@@ -230,6 +230,13 @@ def test_wrong_arguments_are_refused():
         Recipe.make(size=640, pipeline=PIPELINE)
     with pytest.raises(SchemaError, match="codecs: 'image' is not one of the columns"):
         Recipe.make(columns=["tensor"], codecs={"image": "zstd"})
+    with pytest.raises(
+        SchemaError, match=r"columns='tensor': expected a list of names: \['tensor'\]"
+    ):
+        Recipe.make(columns="tensor")
+    for name in ("codecs", "dtypes"):
+        with pytest.raises(SchemaError, match=f"{name}='zstd': expected a mapping"):
+            Recipe.make(**{name: "zstd"})
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "3"])

@@ -109,12 +109,12 @@ def train_command(store: Path, **options: Any) -> int:
     warnings.filterwarnings("ignore", message="The number of training batches")  # small sets
     # the figures that it means are counted over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True")
-    kind, _, number = options.pop("device").partition(":")
-    devices = options.pop("devices")
+    accelerator, devices = options.pop("device"), options.pop("devices")
+    kind, _, number = accelerator.partition(":")
     if number.isdigit():
         if devices != "auto":
-            raise click.UsageError(f"--device {kind}:{number} is one device: leave out --devices.")
-        devices = [int(number)]
+            raise click.UsageError(f"--device {accelerator} is one device: leave out --devices.")
+        accelerator, devices = kind, [int(number)]
     elif devices.isdigit():
         devices = int(devices)
     model = ModelConfig(
@@ -122,7 +122,7 @@ def train_command(store: Path, **options: Any) -> int:
     )
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
     quiet, force = is_quiet(), options.pop("force")
-    params = TrainParams(accelerator=kind, devices=devices, **options)
+    params = TrainParams(accelerator=accelerator, devices=devices, **options)
     if not has_tensorboard():
         console().print(
             "· TensorBoard is not installed: curves are logged to csv/ only"

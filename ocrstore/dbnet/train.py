@@ -393,8 +393,8 @@ def require_writable(folder: Path) -> None:
 
     A training that is refused for its options leaves no empty folder.
     """
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as exc:

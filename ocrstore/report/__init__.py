@@ -19,10 +19,10 @@ SUSPECTS = 40
 
 def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECTS) -> str:
     """Return the report as HTML; payload is read only for the pictures shown."""
-    from ocrstore.report import page as pages
-
     with needs("build"):
-        from ocrstore.report.contact_sheet import choose_varied, contact_sheet
+        import cv2  # noqa: F401  # to say what to install
+    from ocrstore.report import page as pages
+    from ocrstore.report.contact_sheet import choose_varied, contact_sheet
     from ocrstore.report.distributions import Limit, distributions
     from ocrstore.report.suspects import find_suspects
 

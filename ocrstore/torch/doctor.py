@@ -91,7 +91,8 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
         samples=len(dataset),
         file_nbytes=view.store.snapshot.mapping.nbytes,
         view_nbytes=view.nbytes,
-        cached_nbytes=cached,
+        # with the gaps between rows it may be a little more
+        cached_nbytes=None if cached is None else min(cached, view.nbytes),
         memory=look_at_memory(),
         shm_nbytes=shared_memory_nbytes(),
         strategy=strategy,
