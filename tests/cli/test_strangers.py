@@ -90,6 +90,7 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("view", store, "--predictions", images, "--no-browser"),
         ("compact", store),
         ("completion", "bash"),
+        ("export-model", checkpoint, "--to", "db", "--out", out / "a.pth"),
     ]
 
 
