@@ -263,7 +263,7 @@ def read_recipe(path: Path | str) -> Recipe:
 def _as_size(size: Any) -> tuple[int | None, int | None]:
     if isinstance(size, int) and not isinstance(size, bool):
         return size, size
-    values = tuple(size)
+    values = tuple(size) if isinstance(size, Sequence) else ()
     if len(values) != 2:
         raise SchemaError(f"size has to be an int or (height, width), not {size!r}")
     return values[0], values[1]

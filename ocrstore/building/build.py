@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -124,6 +124,8 @@ def make_recipe(
         return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
     if size is not None or pipeline is not None:
         raise SchemaError("size and pipeline are part of a recipe; give either a recipe or those")
+    if isinstance(recipe, Mapping):
+        raise SchemaError("recipe: expected a Recipe or a file; Recipe.from_json(...) makes one")
     made = recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
     return made if columns is None and codecs is None else made.with_columns(columns, codecs)
 
@@ -148,8 +150,10 @@ def prepare(
     """Check the arguments, choose the size if it is left open, plan the build; writes nothing."""
     if on_error not in ("skip", "fail"):
         raise SchemaError(f"on_error has to be 'skip' or 'fail', not {on_error!r}")
-    if workers is not None and workers < 0:
-        raise SchemaError(f"workers has to be 0 or more, not {workers}")
+    if workers is not None and (not isinstance(workers, int) or workers < 0):
+        raise SchemaError(f"workers has to be an int of 0 or more, not {workers!r}")
+    if view is not None and not isinstance(view, str):
+        raise SchemaError(f"view has to be a name, not {view!r}")
     if recipe.pipeline is not None:
         from ocrstore.pipeline import check_deterministic
 
