@@ -335,10 +335,10 @@ class Store:
 
         return as_text(*self._table())
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from ocrstore.display import as_html
 
-        return repr(self) if self._snapshot is None else as_html(*self._table())
+        return None if self._snapshot is None else as_html(*self._table())
 
     def _table(self) -> tuple[str, list[tuple[str, str, str]]]:
         """Return a title, and name, dtype, shape and codec of each column."""

@@ -89,6 +89,13 @@ def test_hostile_names_stay_text(tmp_path):
     assert "$x_" in figure.axes[0].get_title() and "\x1b" not in figure.axes[0].get_title()
 
 
+def test_a_closed_store_is_text_alone(store_path):
+    """A notebook falls back to the text."""
+    with ocrstore.open(store_path) as store:
+        assert "<table>" in store._repr_html_()
+    assert store._repr_html_() is None and "closed" in repr(store)
+
+
 def test_a_damaged_sample_can_be_shown(tmp_path):
     """A value that cannot be read is named in its line."""
     path = tmp_path / "a.ocrs"

@@ -116,7 +116,7 @@ def recipe_options(command: F) -> F:
             "--columns",
             callback=_names,
             metavar="NAMES",
-            help="Columns of the view, separated by commas.",
+            help="Columns of the view, separated by commas; all, or those of --recipe, by default.",
         ),
         click.option(
             "--size",

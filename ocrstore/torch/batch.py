@@ -270,10 +270,10 @@ class Sample(Record):
         def __getitem__(self, name: str) -> Any: ...
 
     def _outline(self, name: str) -> Any:
-        assert self._refs is not None  # else every value was set
-        for field in self._refs.fields:
-            if field.singular == name:
-                ((view, row),) = self._refs.each()
+        refs = self._refs
+        for field in () if refs is None else refs.fields:
+            if refs is not None and field.singular == name:
+                ((view, row),) = refs.each()
                 column = view.column(field.column)
                 # memory that nobody writes to costs nothing
                 empty = np.empty((1, *column.shapes[row].tolist()), column.spec.numpy_dtype)
@@ -343,13 +343,13 @@ class _BatchRecord(Record):
         return f"{type(self).__name__} of {self.batch_size}"
 
     def _outline(self, name: str) -> Any:
-        assert self._refs is not None  # else every value was set
         layout = self.layouts().get(name)
         if layout is not None:
             return layout
-        is_field = any(field.plural == name for field in self._refs.fields)
-        is_list = is_field or self._is_deferred(name)
-        return [None] * self.batch_size if is_list else self._resolve(name)
+        fields = () if self._refs is None else self._refs.fields
+        if self._is_deferred(name) or name in (field.plural for field in fields):
+            return [None] * self.batch_size  # a list, which takes long to make
+        return self._resolve(name)
 
     @property
     def batch_size(self) -> int:
