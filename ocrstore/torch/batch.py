@@ -277,7 +277,9 @@ class Sample(Record):
                 column = view.column(field.column)
                 # memory that nobody writes to costs nothing
                 empty = np.empty((1, *column.shapes[row].tolist()), column.spec.numpy_dtype)
-                return field.tensor(empty)[0]
+                like = field.tensor(empty)[0]
+                dtype = refs.torch_dtype(field) or like.dtype
+                return torch.empty_like(like, dtype=dtype, device="meta")
         return self._resolve(name)
 
     def _repr_html_(self) -> str:
