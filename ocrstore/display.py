@@ -155,13 +155,15 @@ def _samples(record: Any, limit: int) -> list[dict[str, Any]]:
     """Return the samples of a batch, or the one sample, as dicts."""
     if not hasattr(record, "keys") or not hasattr(record, "get"):
         raise TypeError(f"plot: expected a sample or a batch, found {type(record).__name__}")
-    also = ("polygons", "ignored", "image_filename")
-    if not hasattr(record, "batch_size"):
-        return [{name: record[name] for name in (IMAGE, *MAPS, *also) if name in record}]
-    names = {COLUMNS[name].batch_name: name for name in (IMAGE, *MAPS)} | {n: n for n in also}
-    here = {name: record[plural] for plural, name in names.items() if plural in record}
-    count = max(0, min(limit, record.batch_size))
-    return [{name: value[place] for name, value in here.items()} for place in range(count)]
+    plurals = {COLUMNS[name].batch_name: name for name in (IMAGE, *MAPS)}
+    is_batch = any(name in record for name in plurals)
+    names = plurals if is_batch else {name: name for name in plurals.values()}
+    names |= {name: name for name in ("polygons", "ignored", "image_filename")}
+    found = {singular: record[name] for name, singular in names.items() if name in record}
+    if not is_batch:
+        return [found]
+    count = max(0, min(limit, len(next(iter(found.values())))))
+    return [{name: value[place] for name, value in found.items()} for place in range(count)]
 
 
 def _outlines(sample: Record) -> list[tuple[npt.NDArray[np.float32], tuple[int, int, int]]]:

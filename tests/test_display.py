@@ -124,6 +124,7 @@ def test_plot_draws_picture_polygons_and_maps(store_path, tmp_path):
     assert np.array_equal(drawn, dataset[0]["prob_map"][0].float())
     assert len(ocrstore.plot(dataset[0:6]).axes) == 4 * 5  # at most four samples
     assert len(ocrstore.plot(dataset[0:6], limit=2).axes) == 2 * 5
+    assert len(ocrstore.plot(dataset[0:3].as_dict()).axes) == 3 * 5  # a plain dict will do
     whole = OCRStoreDataset(store_path, columns=["image"])
     assert ocrstore.plot(whole[1]).axes[0].images[0].get_array().shape == (128, 64, 3)
     normalized = dataset[0]
