@@ -189,7 +189,7 @@ def test_recipe_files_with_pipelines(tmp_path):
     [
         ({"sise": 640}, "recipe: unknown field sise; known: size, geometry"),
         ({"size": 0}, "1 to 65536"),
-        ({"size": True}, "not a recipe"),
+        ({"size": True}, "size has to be an int or"),
         ({"size": "640"}, "an int or"),
         ({"size": [640]}, "an int or"),
         ({"size": [None, 640]}, "two ints from"),

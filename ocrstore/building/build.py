@@ -100,6 +100,7 @@ def build(
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     permit_modules(allow_modules)
+    made = make_recipe(recipe, size, columns, codecs, pipeline)
     # pictures that are no files are kept in one until the store is complete
     spool = Path(out).with_name(f".{Path(out).name}.samples")
     try:
@@ -117,7 +118,7 @@ def build(
         plan, options = prepare(
             source if share is None else part_of(source, share),
             out,
-            recipe=make_recipe(recipe, size, columns, codecs, pipeline),
+            recipe=made,
             auto_size=size == AUTO,
             view=view,
             maps=maps,

@@ -463,8 +463,9 @@ def test_a_polygon_of_too_many_points_is_kept_but_not_drawn(tmp_path):
         ({"view": 64}, "view has to be a name, not 64"),
     ],
 )
-def test_what_is_given_wrong_is_named(tmp_path, wrong, words):
-    """Before anything is read or written."""
+def test_what_is_given_wrong_is_named(dataset, wrong, words):
+    """Before anything is written."""
+    dataset.add("a.jpg", seed=1)
     with pytest.raises(ocrstore.SchemaError, match=words):
-        ocrstore.build(tmp_path, tmp_path / "a.ocrs", **wrong)
-    assert not list(tmp_path.iterdir())
+        build(dataset.images, dataset.store, **wrong)
+    assert not dataset.store.exists()
