@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import OCRStoreError, SchemaError
+from ocrstore.errors import OCRStoreError, SchemaError, needs
 from ocrstore.geometry import Geometry, Matrix, Pixels, transform_points
 
 # albumentations has float32 points: a resolution of 1/4000 pixel at 7000 pixels, several steps
@@ -85,7 +85,8 @@ def read_yaml(path: Path, *, what: str) -> Any:
         SchemaError: It cannot be read, is nested too deeply, or has aliases, with which a few lines
             describe more than fits into memory.
     """
-    import yaml
+    with needs("build"):
+        import yaml
 
     try:
         text = path.read_text("utf-8")
@@ -251,15 +252,11 @@ def _solve_projective(source: Matrix, moved: Matrix) -> Matrix | None:
 
 
 def import_albumentations() -> Any:
-    """Return the module albumentations; raises OCRStoreError if it is not installed."""
+    """Return the module albumentations; raises MissingPackageError if it is not there."""
     # without this, importing it checks online for a newer version
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    try:
+    with needs("augment"):
         return importlib.import_module("albumentations")
-    except ImportError as exc:
-        raise OCRStoreError(
-            "an albumentations pipeline needs albumentations: pip install 'ocrstore[augment]'"
-        ) from exc
 
 
 def default_augmentation(height: int, width: int) -> Any:

@@ -107,9 +107,13 @@ class Recipe:
             }
         elif size is not None:
             others["size"] = _as_size(size)
+        if isinstance(columns, str):
+            raise SchemaError(f"columns={columns!r}: expected a list of names: [{columns!r}]")
         names = list(COLUMNS) if columns is None else list(columns)
         asked = {"dtypes": dtypes or {}, "codecs": codecs or {}}
         for what, mapping in asked.items():
+            if not isinstance(mapping, Mapping):
+                raise SchemaError(f"{what}={mapping!r}: expected a mapping of column names")
             for name in mapping.keys() - set(names):
                 raise SchemaError(f"{what}: {name!r} is not one of the columns {names}")
         others["columns"] = tuple(
@@ -121,6 +125,19 @@ class Recipe:
             for name in names
         )
         return cls(**others)
+
+    def with_columns(
+        self, columns: Sequence[str] | None = None, codecs: Mapping[str, str] | None = None
+    ) -> Recipe:
+        """Return the same recipe with other columns or codecs; those that it has keep theirs."""
+        kept = {column.name: column for column in self.columns}
+        names = self.names if columns is None else columns
+        made = Recipe.make(
+            columns=names,
+            dtypes={name: kept[name].dtype for name in names if name in kept},
+            codecs={name: kept[name].codec for name in names if name in kept} | dict(codecs or {}),
+        )
+        return dataclasses.replace(self, columns=made.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -246,7 +263,7 @@ def read_recipe(path: Path | str) -> Recipe:
 def _as_size(size: Any) -> tuple[int | None, int | None]:
     if isinstance(size, int) and not isinstance(size, bool):
         return size, size
-    values = tuple(size)
+    values = tuple(size) if isinstance(size, Sequence) else ()
     if len(values) != 2:
         raise SchemaError(f"size has to be an int or (height, width), not {size!r}")
     return values[0], values[1]

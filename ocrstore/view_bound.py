@@ -11,6 +11,8 @@ from ocrstore.metadata import count, listed, number, optional, record
 
 ENOUGH = 0.95
 """A view whose upper bound of H-mean is lower is warned of."""
+AUTO_SHARE = 0.98
+"""Size "auto" wants this share of what full size allows."""
 _KEY = "upper_bounds"
 _SHARE = number(0, 1)
 _FIELDS = {
@@ -59,7 +61,10 @@ class ViewBound:
             return f"{cost}; no size was found that allows {ENOUGH:g}"
         height, width = self.better_size
         size = str(height) if height == width else f"{height}x{width}"
-        return f"{cost}; size {size} allows {self.better_hmean:.3f}"
+        return (
+            f"{cost}; size {size} allows {self.better_hmean:.3f}: the smallest above {ENOUGH:g}, "
+            f"while `--size auto` takes the smallest that allows {AUTO_SHARE:g} of full size"
+        )
 
 
 def bounds_metadata(bounds: Mapping[str, ViewBound]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ recipe        : errors format geometry maps metadata schema views | pipeline
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
-store         : errors format | decode
+store         : errors format | decode display
 verification  : errors format store | building
 export        : errors store whole_file
 # pictures into a store
@@ -55,11 +55,12 @@ view_bound views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
 torch         : annotation buffers errors keys machine packages pipeline schema stopwatch store \
-views whole_file | augment maps metadata recipe shared_slots
+views whole_file | augment display maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
 recipe schema sources store torch views whole_file
 # looking at a store
+display       : errors keys schema
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
 report        : annotation errors evaluation inspection problems schema store version views \
@@ -67,10 +68,10 @@ whole_file
 viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : errors format interrupts keys machine packages schema version view_bound \
-| annotation building dbnet decode evaluation export inspection maps pipeline problems recipe \
-report sources store torch verification viewer views
+| annotation building dbnet decode evaluation export inspection maps metadata pipeline problems \
+recipe report sources store torch verification viewer views
 __main__      : interrupts | cli
-__init__      : errors version | building format packages recipe sources store verification
+__init__      : errors version | building display format packages recipe sources store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")

@@ -190,7 +190,7 @@ def test_recipe_files_with_pipelines(tmp_path):
     [
         ({"sise": 640}, "recipe: unknown field sise; known: size, geometry"),
         ({"size": 0}, "1 to 65536"),
-        ({"size": True}, "not a recipe"),
+        ({"size": True}, "size has to be an int or"),
         ({"size": "640"}, "an int or"),
         ({"size": [640]}, "an int or"),
         ({"size": [None, 640]}, "two ints from"),
@@ -231,6 +231,13 @@ def test_wrong_arguments_are_refused():
         Recipe.make(size=640, pipeline=PIPELINE)
     with pytest.raises(SchemaError, match="codecs: 'image' is not one of the columns"):
         Recipe.make(columns=["tensor"], codecs={"image": "zstd"})
+    with pytest.raises(
+        SchemaError, match=r"columns='tensor': expected a list of names: \['tensor'\]"
+    ):
+        Recipe.make(columns="tensor")
+    for name in ("codecs", "dtypes"):
+        with pytest.raises(SchemaError, match=f"{name}='zstd': expected a mapping"):
+            Recipe.make(**{name: "zstd"})
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "3"])

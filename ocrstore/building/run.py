@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ from ocrstore.store import Store
 from ocrstore.version import __version__
 from ocrstore.view_bound import bounds_metadata, recorded_bounds
 from ocrstore.views import views_metadata
+
+_log = logging.getLogger(__name__)
 
 DOUBTFUL_POLYGONS = 20
 DOUBTFUL_PICTURES = 8
@@ -118,6 +121,7 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
             "drop_annotations=True) to remove all polygons"
         )
     check_disk_space(plan, max_pixels=options.max_pixels)
+    _log.info("%s: %s", plan.target, "; ".join((plan.action, *plan.reasons)))
     run = _Run(plan, options)
     run.start()
     if plan.action == "update":
@@ -296,6 +300,7 @@ class _Run:
             store=plan.target if plan.old is not None else None,
         )
         waiting = [item for item in items if not (item[1] is not None and copy_only)]
+        _log.info("%d samples to derive, %d to copy", len(waiting), len(items) - len(waiting))
         with deriver(job, len(waiting), self.options.workers) as workers:
             outcomes = workers.derive_all(self._tasks(waiting))
             for key, row in items:
@@ -324,6 +329,7 @@ class _Run:
             if key in writer:
                 writer.delete(key)  # the stored sample is of an earlier state of the file
             return
+        _log.debug("derived %s", key)
         self._note(outcome.problems)
         self._polygons += len(outcome.attributes["polygons"])
         self._annotated += bool(outcome.attributes["polygons"])

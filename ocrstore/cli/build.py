@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from ocrstore.cli.console import (
     explain_missing,
     fail,
     human_bytes,
+    is_quiet,
     print_bound,
     print_json,
     shown,
@@ -34,6 +35,7 @@ from ocrstore.cli.options import (
     stored_view,
     wrong_source,
 )
+from ocrstore.errors import OCRStoreError
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.machine import look_at_memory
 
@@ -199,7 +201,8 @@ def _parts(
 @click.option(
     "--force",
     is_flag=True,
-    help="Rebuild from scratch, ignoring the existing store and any interrupted build.",
+    help="Rebuild from scratch, ignoring the existing store with its recipe, and any interrupted "
+    "build.",
 )
 @click.option(
     "--drop-annotations",
@@ -318,6 +321,7 @@ def _build(
     kept = None
     if not (force or recipe or size or columns or codecs):
         kept = stored_view(out, maps=maps is not None)
+    forgotten = _forgotten(out) if force and not (recipe or size or columns or codecs) else ()
     with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
         plan, options = prepare(
             source,
@@ -340,11 +344,11 @@ def _build(
         if as_json:
             print_json(describe(plan, max_pixels=max_pixels))
         else:
-            _print_plan(plan, kept)
+            _print_plan(plan, kept, forgotten)
             print_expected(plan, max_pixels=max_pixels)
         return 0
     if not as_json and not plan.mistaken and not plan.loses:
-        _print_plan(plan, kept)
+        _print_plan(plan, kept, forgotten)
     try:
         with _bar(quiet=as_json) as (tell, measuring):
             result = execute(plan, options.with_progress(tell, measuring=measuring))
@@ -365,7 +369,19 @@ def _build(
     return 0 if result.ok else 1
 
 
-def _print_plan(plan: BuildPlan, kept: View | None) -> None:
+def _forgotten(store: Path) -> Sequence[str]:
+    """Return how the recipe of an existing store differs from the default one."""
+    from ocrstore.metadata import diff_json
+    from ocrstore.recipe import Recipe
+
+    try:
+        view = stored_view(store, maps=True)
+    except OCRStoreError:  # damaged: what --force is for
+        return ()
+    return () if view is None else diff_json(view.recipe.to_json(), Recipe.make().to_json())
+
+
+def _print_plan(plan: BuildPlan, kept: View | None, forgotten: Sequence[str]) -> None:
     out = console()
     out.print(shown(plan.source.description), style="dim")
     words = {
@@ -377,6 +393,13 @@ def _print_plan(plan: BuildPlan, kept: View | None) -> None:
     out.print(f"{words[plan.action]} [bold]{shown(plan.target)}[/]")
     if kept is not None:
         out.print(f"  · with the recipe of the existing store (view {shown(kept.name)})")
+    if forgotten:
+        out.print(
+            "  [yellow]![/] --force uses the default recipe, not that of the existing store; give "
+            "--size, --columns, --codec or --recipe for another (store -> default):"
+        )
+        for line in forgotten:
+            out.print(f"      {shown(line)}")
     for reason in plan.reasons:
         out.print(f"  · {shown(reason)}")
     found = plan.unfinished
@@ -409,7 +432,7 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
         TextColumn("{task.fields[problems]}"),
         console=shown_on,
         transient=True,
-        disable=quiet or not shown_on.is_terminal,
+        disable=quiet or is_quiet() or not shown_on.is_terminal,
     )
     with nullcontext() if bar.disable else bar:  # rich before 14.3 would print a line
         task = bar.add_task("building", total=None, rate="", problems="", visible=False)
@@ -435,20 +458,21 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
 def _print_result(result: BuildReport, report: Path | None) -> None:
     from ocrstore.problems import KINDS
 
-    out = console()
+    out, bad = console(), console(problems=True)
     counts = result.counts()
     for kind, count in counts.items():
         meaning = KINDS[kind].meaning if kind in KINDS else ""
-        sign = "[red]✗[/]" if kind not in KINDS or KINDS[kind].loses else "[dim]·[/]"
-        out.print(f"{sign} {count} {shown(kind)}: {shown(meaning)}")
+        loses = kind not in KINDS or KINDS[kind].loses
+        sign, to = ("[red]✗[/]", bad) if loses else ("[dim]·[/]", out)
+        to.print(f"{sign} {count} {shown(kind)}: {shown(meaning)}")
         for problem in [p for p in result.problems if p.kind == kind][:_SHOWN]:
             where = f"{problem.key}: " if problem.key else ""
             if problem.message.startswith(where):
                 where = ""
-            out.print(f"    {shown(where + problem.message)}", style="dim")
+            to.print(f"    {shown(where + problem.message)}", style="dim")
         if count > _SHOWN:
             hint = "the report lists all" if report else "--report lists all"
-            out.print(f"    ... and {count - _SHOWN} more ({hint})", style="dim")
+            to.print(f"    ... and {count - _SHOWN} more ({hint})", style="dim")
     facts = Table.grid(padding=(0, 2))
     made = f"{result.derived} derived, {result.reused} reused"
     made += f" ({result.resumed} resumed)" if result.resumed else ""
@@ -469,7 +493,7 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     if result.ok:
         out.print(f"[green]✓[/] {shown(result.store)}")
     else:
-        out.print(f"[red]✗[/] {shown(result.store)} is complete except for the problems above")
+        bad.print(f"[red]✗[/] {shown(result.store)} is complete except for the problems above")
     if result.problems:
         out.print(
             "after a fix in pictures or annotations, the same command updates only the samples "

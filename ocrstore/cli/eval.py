@@ -50,6 +50,7 @@ def eval_command(
     sweep: bool,
     any_recipe: bool,
     rules: str | None,
+    threshold: float | None,
     min_score: float | None,
     polygons: bool,
     batch_size: int,
@@ -76,7 +77,7 @@ def eval_command(
     with explain_missing("eval", "build"):
         from ocrstore.evaluation.postprocess import changes_for
     swept = None
-    changes = changes_for(rules, min_score=min_score, polygons=polygons)
+    changes = changes_for(rules, threshold=threshold, min_score=min_score, polygons=polygons)
     if checkpoint is None:
         result = _upper_bound(store, view, changes, quiet=as_json)
     else:

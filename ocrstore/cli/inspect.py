@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ocrstore.store import Store
     from ocrstore.verification import Verification
 
-_FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN = 5, 3, 12
+_FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN, _BUILDS_SHOWN = 5, 3, 12, 3
 _LINES_LEFT = 4
 """Lines of the terminal that a picture leaves free."""
 # shown in words above, or too long for one line
@@ -75,7 +75,12 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
     yield "samples", f"[bold]{summary.samples:,}[/]"
     if facts.polygons is not None:
         yield "polygons", _polygons(facts)
-    for entry in summary.history[-3:]:
+    if len(summary.history) > _BUILDS_SHOWN:
+        yield (
+            "",
+            f"[dim]{len(summary.history) - _BUILDS_SHOWN} earlier entries (--json lists all)[/]",
+        )
+    for entry in summary.history[-_BUILDS_SHOWN:]:
         at = str(entry.get("at")).replace("T", " ").replace("Z", " UTC")
         words = f"{at} by {entry.get('by')}, {entry.get('samples')} samples"
         yield shown(entry.get("action")), shown(words)

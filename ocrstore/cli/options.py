@@ -123,7 +123,7 @@ def recipe_options(command: F) -> F:
             "--columns",
             callback=_names,
             metavar="NAMES",
-            help="Columns of the view, separated by commas.",
+            help="Columns of the view, separated by commas; all, or those of --recipe, by default.",
         ),
         click.option(
             "--size",
@@ -209,6 +209,11 @@ def source_options(command: F) -> F:
     return command
 
 
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
+)
+
+
 def detector_options(command: F) -> F:
     """Add the options of a detector and its post-processing to a command."""
     for option in (
@@ -220,12 +225,15 @@ def detector_options(command: F) -> F:
             show_default=True,
             help="auto: 16-mixed on CUDA and XPU, else 32.",
         ),
-        click.option(
-            "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
-        ),
+        device_option,
         click.option("--batch-size", type=COUNT, default=8, show_default=True),
         click.option(
             "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
+        ),
+        click.option(
+            "--threshold",
+            type=click.FloatRange(0, 1, min_open=True, max_open=True),
+            help="Probability above which a pixel is text [default: 0.5; with --rules db 0.3].",
         ),
         click.option(
             "--min-score",

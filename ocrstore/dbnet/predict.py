@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from ocrstore.torch.batch import ASYNCHRONOUS
 from ocrstore.torch.prefetch import Prefetcher
 from ocrstore.whole_file import write_whole
 
+_log = logging.getLogger(__name__)
+
 Pixels = npt.NDArray[np.uint8]
 
 FOUND = (230, 40, 40)
@@ -59,6 +62,8 @@ class Detector:
         self.provenance = provenance
         self.recipe = provenance.as_recipe
         self.post = post or PostParams()
+        kind = self._autocast or "float32"
+        _log.info("network on %s in %s; %s", self.device, kind, self.post)
 
     @classmethod
     def load(

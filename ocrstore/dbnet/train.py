@@ -85,7 +85,7 @@ class TrainParams:
     """Allow TF32 for float32 convolutions and products on GPUs that have it."""
     augment: bool = False
     compiled: bool = False
-    devices: int | str = "auto"
+    devices: int | str | list[int] = "auto"
     nodes: int = 1
     accelerator: str = "auto"
     strategy: str = "auto"
@@ -308,7 +308,7 @@ def _trainer(
         )
     except (L.utilities.exceptions.MisconfigurationException, ValueError, TypeError) as exc:
         raise SchemaError(
-            f"accelerator {params.accelerator!r} with devices {params.devices!r} and strategy"
+            f"device {params.accelerator!r} with devices {params.devices!r} and strategy"
             f" {params.strategy!r} cannot be used here: {exc}"
         ) from exc
 
@@ -429,10 +429,13 @@ def silent_log_threads() -> Iterator[None]:
 
 
 def require_writable(folder: Path) -> None:
-    """Raise WriteError where the results cannot be written, before anything is trained."""
+    """Raise WriteError where the results cannot be written; nothing is created.
+
+    A training that is refused for its options leaves no empty folder.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as exc:
         raise WriteError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import sys
@@ -44,6 +45,8 @@ from ocrstore.format.manifest import (
 )
 from ocrstore.format.row_groups import Container
 from ocrstore.version import __version__
+
+_log = logging.getLogger(__name__)
 
 
 class Publisher(ABC):
@@ -149,6 +152,7 @@ def publish_generation(
         },
         deletes=deletes,
     )
+    _log.info("published generation %d: %d samples", generation, manifest.samples)
     return manifest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ocrstore.errors import OCRStoreError, WriteError
+from ocrstore.errors import WriteError, needs
 from ocrstore.inspection.facts import gather_facts
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.source_status import build_problems
@@ -33,12 +33,8 @@ def make_report(
         predictions: Boxes of a detector, as `evaluation.predictions.read_predictions` takes them:
             the sheet shows them, and begins with the pictures of the lowest H-mean.
     """
-    try:
+    with needs("build"):
         import cv2  # noqa: F401  # to say what to install
-    except ImportError as exc:
-        raise OCRStoreError(
-            "a report needs OpenCV for its pictures: pip install 'ocrstore[build]'"
-        ) from exc
     from ocrstore.report import page as pages
     from ocrstore.report.contact_sheet import choose_varied, contact_sheet
     from ocrstore.report.distributions import Limit, distributions

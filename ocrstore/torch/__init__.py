@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ocrstore.errors import needs
 from ocrstore.packages import explain_imports
 
-with explain_imports():
+with needs("torch"), explain_imports():
     from ocrstore.torch.batch import Batch, Sample
     from ocrstore.torch.dataset import OCRStoreDataset
 
@@ -41,7 +42,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    with explain_imports():
+    with needs("lightning"), explain_imports():
         value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
     return value
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -46,6 +47,7 @@ class Diagnosis:
     view_nbytes: int
     """What one epoch of the default view reads."""
     cached_nbytes: int | None
+    """How much of that is in the page cache."""
     memory: Memory
     """Of the machine or its control group; the page cache counts as available."""
     shm_nbytes: int | None
@@ -77,7 +79,8 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
     """Inspect a store and run one epoch of it in a fresh process."""
     dataset = OCRStoreDataset(path)
     view = dataset.views[0]
-    cached = view.store.snapshot.mapping.resident_nbytes()
+    needed = view.ranges(np.arange(len(dataset), dtype=np.int64), names=view.names)
+    cached = view.store.snapshot.mapping.resident_nbytes(needed)
     strategy = best_strategy()
     finder = best_finder(view.open_file().fd).name if strategy == "leases" else "none"
     measured: dict[str, Any] = {}
@@ -88,7 +91,8 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
         samples=len(dataset),
         file_nbytes=view.store.snapshot.mapping.nbytes,
         view_nbytes=view.nbytes,
-        cached_nbytes=cached,
+        # with the gaps between rows it may be a little more
+        cached_nbytes=None if cached is None else min(cached, view.nbytes),
         memory=look_at_memory(),
         shm_nbytes=shared_memory_nbytes(),
         strategy=strategy,

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class StoreView:
     def __len__(self) -> int:
         return len(self.store)
 
-    def column(self, name: str) -> StoredColumn:
+    def column(self, name: str) -> StoredColumn[Any]:
         """Return the stored column behind a logical name."""
         return self.store[self.columns.get(name, name)]
 
@@ -153,7 +153,7 @@ class StoreView:
             return np.stack(taken)
         return taken
 
-    def decoded(self, column: StoredColumn, row: int) -> AnyArray:
+    def decoded(self, column: StoredColumn[Any], row: int) -> AnyArray:
         """Return one row of any column as a writable array."""
         array: AnyArray = column[row]
         return array if array.flags.writeable and array.flags.owndata else array.copy()
@@ -292,7 +292,7 @@ def _is_at(status: os.stat_result, store: Store) -> bool:
     return status.st_ino == mapping.inode and status.st_dev == mapping.device
 
 
-def _layout(column: StoredColumn) -> RowLayout:
+def _layout(column: StoredColumn[Any]) -> RowLayout:
     shape = tuple(int(size or 0) for size in column.spec.shape)
     offsets = np.asarray(column.offsets, np.int64)
     return RowLayout(offsets, shape, column.spec.numpy_dtype)

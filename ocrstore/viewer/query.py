@@ -327,7 +327,7 @@ def _serve(seconds: float, memory: int) -> None:
     try:
         import duckdb
     except ImportError:
-        _fail(replies, "SQL conditions need duckdb: pip install 'ocrstore[sql]'", fatal=True)
+        _fail(replies, 'SQL conditions need duckdb: pip install "ocrstore[sql]"', fatal=True)
         return
     try:
         connection = _connect(pa.ipc.open_stream(data).read_all(), memory)

@@ -452,3 +452,22 @@ def test_a_polygon_of_too_many_points_is_kept_but_not_drawn(tmp_path):
     polygons = store.attributes(0)["polygons"]
     assert [len(polygon) // 2 for polygon in polygons] == [5000, 4]
     assert store["prob_map"][0].any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"columns": "tensor"}, r"columns='tensor': expected a list"),
+        ({"codecs": "zstd"}, "codecs='zstd': expected a mapping"),
+        ({"size": 64.5}, r"size has to be an int or \(height, width\), not 64.5"),
+        ({"workers": "two"}, "workers has to be an int of 0 or more, not 'two'"),
+        ({"recipe": {"size": 64}}, r"expected a Recipe or a file; Recipe.from_json"),
+        ({"view": 64}, "view has to be a name, not 64"),
+    ],
+)
+def test_what_is_given_wrong_is_named(dataset, wrong, words):
+    """Before anything is written."""
+    dataset.add("a.jpg", seed=1)
+    with pytest.raises(ocrstore.SchemaError, match=words):
+        build(dataset.images, dataset.store, **wrong)
+    assert not dataset.store.exists()

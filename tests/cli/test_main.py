@@ -66,7 +66,7 @@ def test_missing_memory_is_a_sentence(run, tmp_path):
     thread = RuntimeError("can't start new thread")
     for exc in (MemoryError(), OSError(12, "Cannot allocate memory"), wrapped, thread):
         code, err = run(exc, "verify", store)
-        assert code == 1 and err.startswith("error: memory is short (") and "a bug" not in err
+        assert code == 1 and err.startswith("Error: memory is short (") and "a bug" not in err
         assert "numpy" not in err
     code, err = run(OSError(28, "No space left on device"), "verify", store)
     assert code == 1 and "No space left" in err and "memory" not in err and "a bug" not in err
@@ -132,7 +132,7 @@ def test_ctrl_c_while_importing_is_one_line(tmp_path, module):
         command = ("doctor", store)
     done = start(*command, before=INTERRUPT.format(module=module))
     assert done.returncode == 130, (done.returncode, done.stderr)
-    assert done.stderr == "error: interrupted; published stores are unchanged.\n"
+    assert done.stderr == "Error: interrupted; published stores are unchanged.\n"
 
 
 @pytest.mark.parametrize("read", [read_recipe, read_pipeline])

@@ -61,7 +61,7 @@ def write_checkpoint(path, recipe):
 def all_commands(store, images, checkpoint, recipe, out):
     """Return a call of every command, by its name; some several times."""
     train = ["--backbone", "resnet10", "--width", 16, "--inner", 32, "--precision", 32, "--quiet"]
-    train += ["--epochs", 1, "--workers", 0, "--batch-size", 2, "--accelerator", "cpu"]
+    train += ["--epochs", 1, "--workers", 0, "--batch-size", 2, "--device", "cpu"]
     return [
         ("inspect", store),
         ("inspect", store, "--json"),
@@ -90,6 +90,8 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("train", store, "--out", out / "run2", "--resume", checkpoint, *train),
         ("view", store, "--predictions", images, "--no-browser"),
         ("compact", store),
+        ("completion", "bash"),
+        ("export-model", checkpoint, "--to", "db", "--out", out / "a.pth"),
     ]
 
 

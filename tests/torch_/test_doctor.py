@@ -7,9 +7,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+import ocrstore
 from ocrstore.cli import cli
 from ocrstore.machine import Memory, ProcessMemory, memory_of
-from ocrstore.torch import doctor
+from ocrstore.torch import OCRStoreDataset, doctor
 from ocrstore.torch.doctor import measure
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' accounting")
@@ -57,6 +58,19 @@ def make_diagnosis(**changes):
         "shm_growth": None,
     }
     return doctor.Diagnosis(**{**fields, **changes})
+
+
+def test_the_page_cache_is_compared_with_what_an_epoch_reads(store_path):
+    """Not with the file, which has further columns and views."""
+    mapping = ocrstore.open(store_path).snapshot.mapping
+    if mapping.resident_nbytes() is None:
+        pytest.skip("the system does not report what is in the page cache")
+    OCRStoreDataset(store_path).warm()
+    found = doctor.diagnose(store_path, workers=0)
+    assert found.cached_nbytes == found.view_nbytes < found.file_nbytes
+    first = ocrstore.open(store_path)["tensor"]
+    part = [(int(first.offsets[0]), int(first.nbytes[0]))]
+    assert mapping.resident_nbytes(part) == part[0][1] and mapping.resident_nbytes([]) == 0
 
 
 def test_a_store_larger_than_memory_is_a_problem(store_path, monkeypatch):

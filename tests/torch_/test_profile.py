@@ -301,7 +301,6 @@ def test_json_for_programs(folder, run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--split", "x"], "--split needs --transform"),
         (["--transform", "no.yaml"], "does not exist"),
         (["--view", "nope"], "no view 'nope'"),
     ],
@@ -310,6 +309,17 @@ def test_wrong_use(folder, run, arguments, words):
     """Wrong use is exit code 2 and one message."""
     found, _, err = run("profile", folder / "val.ocrs", *arguments)
     assert found == 2 and words in err.replace("\n", " ")
+
+
+def test_the_pipeline_of_train_is_split(folder, run, tmp_path):
+    """Without --transform the advice names a command that works as it is."""
+    given = ("profile", folder / "val.ocrs", "--samples", 3, "--repeats", 1)
+    _, out, _ = run(*given)
+    assert "ocrstore profile STORE --split DIR" in out
+    code, out, _ = run(*given, "--split", tmp_path / "baked")
+    assert code == 0 and "bake.yaml" in out
+    assert "LongestMaxSize" in (tmp_path / "baked" / "bake.yaml").read_text()
+    assert "RandomCrop" in (tmp_path / "baked" / "rest.yaml").read_text()
 
 
 def test_nothing_to_split():

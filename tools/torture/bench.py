@@ -19,7 +19,7 @@ NETWORK = (
     "16",
     "--precision",
     "32",
-    "--accelerator",
+    "--device",
     "cpu",
 )
 
