@@ -69,9 +69,12 @@ def to_json(pipeline: object) -> str:
         if name not in ("bbox_params", "keypoint_params", "additional_targets", "is_check_shapes")
     }
     try:
-        return json.dumps(kept, sort_keys=True, allow_nan=False)
+        text = json.dumps(kept, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as exc:
         raise SchemaError(f"the pipeline has arguments that are not JSON: {exc}") from exc
+    for _ in _described_parts(kept):  # raises for a wrong structure
+        pass
+    return text
 
 
 _MAX_DEPTH = 100
@@ -367,6 +370,10 @@ def _described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
             raise SchemaError(
                 "not a serialised albumentations pipeline: a transform has no `__class_fullname__`"
             )
+        p = part.get("p", 1.0)
+        if not isinstance(p, int | float) or not 0 <= p <= 1:
+            name = part["__class_fullname__"]
+            raise SchemaError(f"{name}: the probability `p` has to be from 0 to 1, not {p!r}")
         yield part
         inside = part.get("transforms") or []
         if not isinstance(inside, list | tuple):
