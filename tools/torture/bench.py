@@ -163,6 +163,7 @@ def rare_readers(bench: Bench, store: Path) -> list[tuple[Any, ...]]:
     return [
         ("profile", store, "--samples", 1, "--repeats", 1), ("doctor", store, "--workers", 0),
         ("train", store, "--out", bench.folder / "run", "--epochs", 1, "--force", *bench.training),
+        ("train", store, "--out", bench.folder / "run", "--epochs", 1, "--force", *bench.training, "--augment", "--workers", 1),
         ("train", bench.material / "1.ocrs", "--val", store, "--out", bench.folder / "run", "--epochs", 1, "--force", *bench.training),
         ("eval", store, "--checkpoint", checkpoint),
     ]  # fmt: skip
