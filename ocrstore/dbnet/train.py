@@ -52,6 +52,7 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.evaluation.postprocess import params_for
+from ocrstore.machine import memory_shortage
 from ocrstore.pipeline import default_augmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
@@ -207,7 +208,8 @@ def fit(
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from exc
     except Exception as exc:
-        if resume is not None and not stop.started and not isinstance(exc, OCRStoreError | OSError):
+        told = isinstance(exc, OCRStoreError | OSError) or memory_shortage(exc) is not None
+        if resume is not None and not stop.stepped and not told:
             # Lightning and torch restore their own entries, and raise anything
             raise CheckpointError(
                 f"{resume} cannot be resumed ({type(exc).__name__}: {exc}): what it records about"

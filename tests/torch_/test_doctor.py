@@ -50,7 +50,9 @@ def test_what_is_wrong_with_a_store_is_told_as_by_other_commands(store_path, tmp
     path = Path(shutil.copyfile(store_path, tmp_path / "wrong.ocrs"))
     table = craft.index_table(path)
     flags = pa.array([[True] * 50] * len(table))
-    craft.put_table(path, table.set_column(table.schema.get_field_index("ignored"), "ignored", flags))
+    craft.put_table(
+        path, table.set_column(table.schema.get_field_index("ignored"), "ignored", flags)
+    )
     with pytest.raises(SchemaError, match=r"attribute 'ignored': 50 elements for \d+ polygons"):
         measure(str(path), workers=0)
 

@@ -35,9 +35,8 @@ class Bench(Runner):
         self.material, self.work = folder / "material", folder / "work"
         self.work.mkdir()
         self.known: dict[str, tuple[dict[str, str], dict[str, str], float, int]] = {}
-        self._prepare()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Draw pictures, build the stores and train the network that are attacked."""
         for number in (1, 2):
             write_scenes(self.material / f"{number}", 6, height=120, width=160, words=3)
