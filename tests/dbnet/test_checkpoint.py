@@ -261,7 +261,7 @@ def test_what_lightning_cannot_restore(content, drawn_store, tmp_path):
         fit(drawn_store, out=tmp_path, model=SMALL, params=params, resume=path, quiet=True)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Lightning's, of workers and folders
+@pytest.mark.filterwarnings("ignore")  # Lightning's, of workers, folders, trees
 @pytest.mark.parametrize("wrong", [7, torch.zeros(5)], ids=["number", "shape"])
 def test_a_wrong_state_of_the_optimiser(drawn_store, tmp_path, wrong):
     """Torch notices it in the first step only: it is the checkpoint's fault all the same."""
