@@ -101,8 +101,8 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     """Carry out a plan.
 
     Raises:
-        StoreExistsError: The source has none of the store's samples or none of its polygons:
-            probably the wrong folder, or annotations that were not found.
+        StoreExistsError: The source has none of the store's samples, or no annotations for many of
+            them: probably the wrong folder, or annotations that were not found.
         SourceError: No picture can be used, most polygons lie outside of their pictures, or with
             `on_error="fail"` something was left out.
         WriteError: The disk has no room for it, by an estimate before the work, or is full.
@@ -115,7 +115,7 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     if plan.loses:
         raise StoreExistsError(
             f"{plan.target}: {plan.loses}. Nothing was changed; use --drop-annotations (in Python "
-            "drop_annotations=True) to remove all polygons"
+            "drop_annotations=True) to remove them"
         )
     check_disk_space(plan, max_pixels=options.max_pixels)
     run = _Run(plan, options)

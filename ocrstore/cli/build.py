@@ -164,7 +164,7 @@ _SHOWN = 5
 @click.option(
     "--drop-annotations",
     is_flag=True,
-    help="Remove all polygons of the existing store if the source has none for its pictures.",
+    help="Remove the polygons of pictures that have no annotation any more, however many.",
 )
 @click.option(
     "--max-pixels",
