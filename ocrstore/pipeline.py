@@ -49,7 +49,7 @@ def to_json(pipeline: object) -> str:
                 f"expected an albumentations transform or its serialised form, not {pipeline!r}"
             )
         # whoever hands over the object has run its code already
-        _permitted.update(type(part).__module__ for part in _parts(pipeline))
+        _permitted.update(type(part).__module__ for part in parts_of(pipeline))
         try:
             described = pipeline.to_dict()
         except (NotImplementedError, ValueError) as exc:
@@ -381,11 +381,11 @@ def _described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
         waiting += inside
 
 
-def _parts(transform: Any) -> Iterator[Any]:
+def parts_of(transform: Any) -> Iterator[Any]:
     """Yield a transform and those inside it."""
     yield transform
     for part in getattr(transform, "transforms", None) or ():
-        yield from _parts(part)
+        yield from parts_of(part)
 
 
 # --- deterministic or random
