@@ -32,7 +32,6 @@ annotation    : errors | store
 schema        :
 whole_file    :
 metadata      : errors keys | store
-view_bound    : errors metadata
 problems      : annotation
 geometry      : errors
 # source -> decode -> recipe
@@ -50,7 +49,7 @@ export        : errors store whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store verification version \
-view_bound views whole_file
+views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
 torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
@@ -59,13 +58,13 @@ evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema \
 sources store torch views whole_file
 # looking at a store
-inspection    : annotation errors format metadata schema store verification view_bound \
-views | keys sources
+inspection    : annotation errors format metadata schema store verification views \
+| keys sources
 report        : annotation errors inspection problems schema store version views whole_file
 viewer        : annotation errors evaluation geometry schema store views
 # the commands, and the public names
 cli           : annotation building decode errors export format inspection interrupts keys machine \
-maps problems recipe report schema sources store verification version view_bound views \
+maps problems recipe report schema sources store verification version views \
 | dbnet evaluation pipeline torch viewer
 __main__      : interrupts | cli
 __init__      : errors version | building format recipe store verification

@@ -12,7 +12,7 @@ from typing import Any
 from ocrstore.annotation import Problem
 from ocrstore.errors import WriteError
 from ocrstore.problems import KINDS, loses
-from ocrstore.view_bound import ViewBound
+from ocrstore.views import ViewBound
 from ocrstore.whole_file import write_whole
 
 KEPT_PROBLEMS = 1000

@@ -33,8 +33,7 @@ from ocrstore.problems import loses
 from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.version import __version__
-from ocrstore.view_bound import bounds_metadata, recorded_bounds
-from ocrstore.views import views_metadata
+from ocrstore.views import bounds_metadata, recorded_bounds, views_metadata
 
 DOUBTFUL_POLYGONS = 20
 DOUBTFUL_PICTURES = 8

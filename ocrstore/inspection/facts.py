@@ -20,8 +20,7 @@ from ocrstore.inspection.source_status import (
 from ocrstore.metadata import readable_build
 from ocrstore.store import Store
 from ocrstore.verification import Integrity, check_headers
-from ocrstore.view_bound import ViewBound, recorded_bounds
-from ocrstore.views import StoredView, readable_views
+from ocrstore.views import StoredView, ViewBound, readable_views, recorded_bounds
 
 
 @dataclass(frozen=True, slots=True)
