@@ -47,6 +47,17 @@ class PictureScore:
         """The harmonic mean of precision and recall."""
         return harmonic_mean(self.precision, self.recall)
 
+    def to_json(self) -> dict[str, float]:
+        """Return hits, misses, false alarms, and the figures, for json.dumps."""
+        return {
+            "hits": self.matched,
+            "misses": self.truths - self.matched,
+            "false_alarms": self.detections - self.matched,
+            "precision": self.precision,
+            "recall": self.recall,
+            "hmean": self.hmean,
+        }
+
 
 def over_pictures(*, matched: int, truths: int, detections: int) -> Figures:
     """Return the figures of a data set from its summed counts: pictures with more text weigh more.
