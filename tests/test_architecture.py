@@ -30,7 +30,7 @@ stopwatch     :
 shared_slots  : errors
 annotation    : errors | store
 schema        :
-whole_file    :
+whole_file    : errors
 metadata      : errors keys | store
 problems      : annotation
 geometry      : errors
@@ -65,7 +65,7 @@ viewer        : annotation errors evaluation geometry schema store views
 # the commands, and the public names
 cli           : annotation building decode errors export format inspection interrupts keys machine \
 maps problems recipe report schema sources store verification version views \
-| dbnet evaluation pipeline torch viewer
+whole_file | dbnet evaluation pipeline torch viewer
 __main__      : interrupts | cli
 __init__      : errors version | building format recipe store verification
 """

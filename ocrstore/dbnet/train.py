@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import signal
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -58,6 +57,7 @@ from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
 from ocrstore.views import find_view
+from ocrstore.whole_file import require_writable
 
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
 
@@ -388,18 +388,6 @@ def silent_log_threads() -> Iterator[None]:
         yield
     finally:
         threading.excepthook = report
-
-
-def require_writable(folder: Path) -> None:
-    """Raise WriteError where the results cannot be written, before anything is trained."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as exc:
-        raise WriteError(
-            f"{folder}: cannot be written to: {exc.strerror or exc}. Choose another --out"
-        ) from exc
 
 
 def require_unused(folder: Path) -> None:

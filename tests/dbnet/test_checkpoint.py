@@ -99,7 +99,7 @@ def test_a_full_disk_while_training_keeps_the_last_checkpoint(drawn_store, tmp_p
 def test_training_into_a_folder_that_cannot_be_written(drawn_store, tmp_path):
     """Said before anything is trained; a file where the folder should be stands for read-only."""
     (tmp_path / "out").write_text("")
-    with pytest.raises(WriteError, match=r"cannot be written to.*Choose another --out"):
+    with pytest.raises(WriteError, match=r"cannot be written to.*Choose another folder"):
         fit(drawn_store, out=tmp_path / "out" / "runs")
 
 
