@@ -102,7 +102,7 @@ def build(
     )
     if announce is not None:
         announce(plan)
-    return execute(plan, options.with_progress(progress))
+    return execute(plan, replace(options, progress=progress))
 
 
 def make_recipe(

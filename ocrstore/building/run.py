@@ -91,10 +91,6 @@ class Options:
     measuring: Tell | None = None
     """Called while views are measured, after the samples."""
 
-    def with_progress(self, progress: Progress | None, *, measuring: Tell | None = None) -> Options:
-        """Return a copy with progress callbacks."""
-        return replace(self, progress=progress, measuring=measuring)
-
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
     """Carry out a plan.

@@ -86,7 +86,7 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     folder = shown(plan.target.absolute().parent)
     out.print(f"disk     {human_bytes(free)} free in {folder}: {room}")
     _print_advice(advice)
-    with _measuring_bar(quiet=False) as measuring:
+    with _bar(quiet=False) as (_, measuring):
         scenes = source_scenes(plan.source, max_pixels=max_pixels)
         bounds = measure_views(plan.views, scenes, tell=measuring)
     for name, bound in bounds.items():
@@ -226,7 +226,7 @@ def build_command(
     kept = None
     if not (force or recipe or size or columns or codecs):
         kept = stored_view(out, maps=maps is not None)
-    with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
+    with wrong_source(), _bar(quiet=as_json) as (_, measuring):
         plan, options = prepare(
             images,
             out,
@@ -256,7 +256,7 @@ def build_command(
         _print_plan(plan, kept)
     try:
         with _bar(quiet=as_json) as (tell, measuring):
-            result = execute(plan, options.with_progress(tell, measuring=measuring))
+            result = execute(plan, dataclasses.replace(options, progress=tell, measuring=measuring))
     except KeyboardInterrupt:
         kept_work = describe_interruption(plan.target, "build")
         if force:
@@ -296,13 +296,6 @@ def _print_plan(plan: BuildPlan, kept: View | None) -> None:
             out.print(f"  [yellow]![/] {work} discarded: {shown(plan.obstacle)}")
         else:
             out.print(f"  · {work} reused")
-
-
-@contextmanager
-def _measuring_bar(*, quiet: bool) -> Iterator[Measuring]:
-    """Show a progress bar on stderr while views are measured."""
-    with _bar(quiet=quiet) as (_, measuring):
-        yield measuring
 
 
 @contextmanager

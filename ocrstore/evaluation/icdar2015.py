@@ -94,16 +94,14 @@ def pair(
     truths: Sequence[npt.ArrayLike],
     ignored: Sequence[bool] | npt.NDArray[np.bool_],
     *,
-    iou: float = 0.5,
-    area_precision: float = 0.5,
     whole_pixels: bool = True,
 ) -> Pairing:
     """Match detections to truths as the ICDAR 2015 evaluation does.
 
-    A detection that lies by more than `area_precision` of its own area in an ignored region is
-    left out. Then every truth in order takes the first free detection, in order, with an IoU above
-    `iou`; it is not a search for the best pairs. With `whole_pixels` coordinates are rounded first:
-    the evaluation reads files of whole numbers.
+    A detection that lies by more than half of its own area in an ignored region is left out. Then
+    every truth in order takes the first free detection, in order, with an IoU above one half; it is
+    not a search for the best pairs. With `whole_pixels` coordinates are rounded first: the
+    evaluation reads files of whole numbers.
     """
     if len(ignored) != len(truths):
         raise ValueError(f"{len(truths)} truths with {len(ignored)} flags: expected one for each")
@@ -115,11 +113,11 @@ def pair(
     known_area = np.array([area_of(p) for p in known], dtype=np.float64)
 
     dont_care = [i for i, flag in enumerate(ignored) if flag]
-    covered = shared[dont_care] > area_precision * found_area[None, :]
+    covered = shared[dont_care] > 0.5 * found_area[None, :]
     counted = [j for j in range(len(found)) if not covered[:, j].any()]
 
     union = known_area[:, None] + found_area[None, :] - shared
-    hit = (union > 0) & (shared > iou * union)
+    hit = (union > 0) & (shared > 0.5 * union)
     free = dict.fromkeys(counted)
     pairs: list[tuple[int, int]] = []
     for i in care:

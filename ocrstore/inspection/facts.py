@@ -132,7 +132,7 @@ class Facts:
             "unreadable": list(self.unreadable),
             "source": {
                 **self.source,
-                **(self.source_status.to_json() if self.source_status else {}),
+                **(asdict(self.source_status) if self.source_status else {}),
             },
             "decoders": dict(self.decoders),
             "problems": dict(self.problems),

@@ -9,6 +9,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
@@ -122,8 +123,7 @@ def make_app(live: Live) -> Starlette:
         return JSONResponse(live.catalog.facts())
 
     def state(_request: Request) -> Response:
-        news = live.look()
-        return JSONResponse({"state": live.catalog.state, "news": news.to_json()})
+        return JSONResponse({"state": live.catalog.state, "news": asdict(live.look())})
 
     def reload(_request: Request) -> Response:
         return JSONResponse(live.reload().facts())

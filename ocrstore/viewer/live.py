@@ -6,7 +6,6 @@ import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ocrstore.errors import OCRStoreError
 from ocrstore.store import Store
@@ -23,10 +22,6 @@ class News:
     kind: str
     """`same`, `replaced`, `grown`, `gone` or `broken`."""
     message: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON for the page."""
-        return {"kind": self.kind, "message": self.message}
 
 
 _SAME = News("same")
