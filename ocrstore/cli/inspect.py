@@ -328,6 +328,9 @@ def print_difference(difference: Difference) -> None:
     ]
     if difference.reordered:
         samples.append("[yellow]≠[/] in another order")
+    if difference.renamed:
+        pairs = [" = ".join(pair) for pair in difference.renamed]
+        samples.append(_with_keys("[yellow]![/]", "in both under different keys", pairs))
     parts = {
         "recipe": [shown(line) for line in difference.recipes],
         "samples": samples,

@@ -16,6 +16,7 @@ from ocrstore.evaluation.cleval import CharacterScore, score_characters
 from ocrstore.evaluation.icdar2015 import PictureScore, pair
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.evaluation.results import GroundTruth, Results, ground_truth_of
+from ocrstore.evaluation.sweep import Sweep
 from ocrstore.machine import usable_cpus
 from ocrstore.store import open_store
 from ocrstore.torch.dataset import OCRStoreDataset
@@ -35,6 +36,7 @@ def evaluate(
     any_recipe: bool = False,
     batch_size: int = 8,
     workers: int = 0,
+    sweep: Sweep | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Results:
     """Evaluate a detector on every picture of a store.
@@ -46,6 +48,7 @@ def evaluate(
         any_recipe: Allow a view of another recipe than the detector was trained with.
         batch_size: Pictures per forward pass.
         workers: Loader processes.
+        sweep: Counts boxes for other thresholds as well, over the same maps.
         progress: Called with (pictures done, pictures in all).
 
     Raises:
@@ -62,7 +65,7 @@ def evaluate(
     )
     results = Results()
     # boxes are found and scored in threads while the network runs
-    scoring = Scoring(detector.post, detector.device, characters=True)
+    scoring = Scoring(detector.post, detector.device, characters=True, sweep=sweep)
     done = 0
     try:
         for batch in loader:
@@ -75,6 +78,8 @@ def evaluate(
             results.rows += zip(scored.keys, scored.pictures, strict=True)
             for score in scored.characters:
                 results.characters += score
+            if sweep is not None and scored.swept is not None:
+                sweep += scored.swept
     finally:
         scoring.close()
         loader.close()
@@ -89,6 +94,8 @@ class Scored(NamedTuple):
     pictures: list[PictureScore]
     characters: list[CharacterScore]
     """CLEval's counts; empty if they were not asked for."""
+    swept: Sweep | None = None
+    """The counts of other thresholds; None if they were not asked for."""
 
 
 class Scoring:
@@ -98,9 +105,17 @@ class Scoring:
     only when many batches are pending.
     """
 
-    def __init__(self, params: PostParams, device: torch.device, *, characters: bool) -> None:
+    def __init__(
+        self,
+        params: PostParams,
+        device: torch.device,
+        *,
+        characters: bool,
+        sweep: Sweep | None = None,
+    ) -> None:
         self._params = params
         self._characters = characters
+        self._sweep = sweep
         self._futures: list[Future[Scored]] = []
         self._pool = ThreadPoolExecutor(
             min(_THREADS, usable_cpus()), "ocrstore-score", enter_device, (device,)
@@ -111,7 +126,7 @@ class Scoring:
         if len(self._futures) >= _PENDING:
             self._futures[-_PENDING].result()
         maps, ready = start_fetch(prob)
-        future = self._pool.submit(_score, maps, ready, truth, self._params, self._characters)
+        future = self._pool.submit(self._score, maps, ready, truth)
         self._futures.append(future)
         return future
 
@@ -127,16 +142,19 @@ class Scoring:
         self._futures = []
         self._pool.shutdown(cancel_futures=True)
 
-
-def _score(
-    maps: Tensor, ready: Any, truth: GroundTruth, params: PostParams, characters: bool
-) -> Scored:
-    if ready is not None:
-        ready.synchronize()
-    found = detect(
-        maps.numpy(), inverse_matrices=truth.inverse_matrices, sizes=truth.sizes, params=params
-    )
-    return score_boxes(found, truth, characters=characters)
+    def _score(self, maps: Tensor, ready: Any, truth: GroundTruth) -> Scored:
+        if ready is not None:
+            ready.synchronize()
+        prob = maps.numpy()
+        found = detect(
+            prob,
+            inverse_matrices=truth.inverse_matrices,
+            sizes=truth.sizes,
+            params=self._params,
+        )
+        scored = score_boxes(found, truth, characters=self._characters)
+        swept = None if self._sweep is None else self._sweep.count(prob, truth)
+        return scored._replace(swept=swept)
 
 
 def score_boxes(
