@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -204,15 +205,6 @@ class Recipe:
         given = dict(described)
         _refuse_unknown("recipe", given, known)
         try:
-            if given.get("pipeline") is not None:
-                from ocrstore.pipeline import to_json
-
-                given["pipeline"] = to_json(given["pipeline"])
-                if "size" not in given:
-                    return cls.make(**_spread(given))
-                given.setdefault("geometry", "pipeline")
-            if "size" in given:
-                given["size"] = _as_size(given["size"])
             for name, kind in (("fill", int), ("mean", float), ("std", float)):
                 if name in given:
                     given[name] = tuple(kind(value) for value in given[name])
@@ -223,8 +215,17 @@ class Recipe:
                     "maps", given["maps"], [f.name for f in dataclasses.fields(MapParams)]
                 )
                 given["maps"] = MapParams(**given["maps"])
+            if given.get("pipeline") is not None:
+                from ocrstore.pipeline import check_deterministic, to_json
+
+                given["pipeline"] = to_json(given["pipeline"])
+                given.setdefault("geometry", "pipeline")
+                if "size" not in given:
+                    given["size"] = check_deterministic(given["pipeline"])
+            if "size" in given:
+                given["size"] = _as_size(given["size"])
             return cls(**given)
-        except (TypeError, ValueError, AttributeError) as exc:
+        except (TypeError, ValueError, AttributeError, OverflowError) as exc:
             if isinstance(exc, SchemaError):
                 raise
             raise SchemaError(f"not a recipe: {exc}") from exc
@@ -283,22 +284,6 @@ def _as_columns(columns: Any) -> tuple[ViewColumn, ...]:
     return tuple(ViewColumn(str(name), default_dtype(name)) for name in columns)
 
 
-def _spread(given: dict[str, Any]) -> dict[str, Any]:
-    """Convert fields of the JSON form into arguments of `make`."""
-    out = {k: v for k, v in given.items() if k not in ("columns", "maps", "geometry")}
-    if "columns" in given:
-        columns = _as_columns(given["columns"])
-        out["columns"] = [c.name for c in columns]
-        out["dtypes"] = {c.name: c.dtype for c in columns}
-        out["codecs"] = {c.name: c.codec for c in columns}
-    if "maps" in given:
-        out["maps"] = MapParams(**given["maps"])
-    for name in ("mean", "std"):
-        if name in out:
-            out[name] = tuple(float(value) for value in out[name])
-    return out
-
-
 def _refuse_unknown(where: str, given: Any, known: Sequence[str]) -> None:
     if not isinstance(given, Mapping):
         raise SchemaError(f"{where} has to be a mapping, not {given!r}")
@@ -319,8 +304,9 @@ def _check(recipe: Recipe) -> None:
             raise SchemaError(f"size has to be two ints from 1 to 65536, not {recipe.size}")
     if len(recipe.fill) != 3 or not all(0 <= value <= 255 for value in recipe.fill):
         raise SchemaError(f"fill has to be three ints from 0 to 255, not {recipe.fill}")
-    if len(recipe.mean) != 3 or len(recipe.std) != 3 or min(recipe.std) <= 0:
-        raise SchemaError("mean and std have to be three numbers each, std above 0")
+    finite = all(math.isfinite(value) for value in (*recipe.mean, *recipe.std))
+    if len(recipe.mean) != 3 or len(recipe.std) != 3 or not finite or min(recipe.std) <= 0:
+        raise SchemaError("mean and std have to be three finite numbers each, std above 0")
     names = recipe.names
     if len(set(names)) != len(names) or not names:
         raise SchemaError(f"columns have to be distinct and at least one: {names}")

@@ -20,9 +20,9 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.format.codecs import check_row_nbytes, decode_row
+from ocrstore.format.codecs import check_row_nbytes, decode_row, row_limit
 from ocrstore.format.columns import Column
-from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES, align_up, row_alignment
+from ocrstore.format.layout import align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -70,14 +70,12 @@ class StoredColumn(Generic[T]):
     the mapped file, which they keep alive; they stay valid after the store is closed. Thread-safe.
     """
 
-    def __init__(
-        self, name: str, snapshot: Snapshot, *, max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES
-    ) -> None:
+    def __init__(self, name: str, snapshot: Snapshot, *, max_row_nbytes: int | None = None) -> None:
         self.name = name
         self.path = snapshot.mapping.path
         self.spec: Column = snapshot.manifest.columns[name]
         self._snapshot = snapshot
-        self._max_row_nbytes = max_row_nbytes
+        self._max_row_nbytes = row_limit(max_row_nbytes)
         self._mapping = snapshot.mapping
         self._dtype = self.spec.numpy_dtype
         rows = snapshot.index.rows[name]
@@ -267,9 +265,9 @@ class Store:
         path: str | os.PathLike[str],
         *,
         generation: int | None = None,
-        max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES,
+        max_row_nbytes: int | None = None,
     ) -> None:
-        self._max_row_nbytes = max_row_nbytes
+        self._max_row_nbytes = row_limit(max_row_nbytes)
         # stays right when the working directory changes
         self._absolute = os.path.abspath(path)  # noqa: PTH100  # Path.resolve would follow links
         self._load(take_snapshot(path, generation=generation))
@@ -442,7 +440,7 @@ def open_store(
     path: str | os.PathLike[str],
     *,
     generation: int | None = None,
-    max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES,
+    max_row_nbytes: int | None = None,
 ) -> Store:
     """Open a store for reading; no row is read.
 
@@ -450,7 +448,8 @@ def open_store(
         path: The store.
         generation: An older generation, if the store has not been compacted since.
         max_row_nbytes: Larger rows of compressed columns are not decoded (DecodeError): a small
-            file can hold rows of 2 GB. Raw rows are as large as the file.
+            file can hold rows of 2 GB. By default the environment variable
+            OCRSTORE_MAX_ROW_NBYTES, else 600 MB. Raw rows are as large as the file.
 
     Raises:
         NotAStoreError: The file is something else, or missing.
@@ -462,7 +461,7 @@ def open_store(
 
 
 def reopen_store(
-    path: str, generation: int, fingerprint: str, max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES
+    path: str, generation: int, fingerprint: str, max_row_nbytes: int | None = None
 ) -> Store:
     """Open the store that another process had open; a compacted one has another generation.
 

@@ -30,10 +30,9 @@ stopwatch     :
 shared_slots  : errors
 annotation    : errors | store
 schema        :
-whole_file    :
 packages      :
+whole_file    : errors
 metadata      : errors keys | store
-view_bound    : errors metadata
 problems      : annotation
 geometry      : errors
 # source -> decode -> recipe
@@ -51,7 +50,7 @@ export        : errors store whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store verification version \
-view_bound views whole_file
+views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
 torch         : annotation buffers errors keys machine packages pipeline schema stopwatch store \
@@ -61,13 +60,13 @@ dbnet         : annotation decode errors evaluation geometry inspection keys mac
 recipe schema sources store torch views whole_file
 # looking at a store
 display       : errors keys schema
-inspection    : annotation errors format metadata schema store verification view_bound \
-views | keys sources
+inspection    : annotation errors format metadata schema store verification views \
+| keys sources
 report        : annotation errors evaluation inspection problems schema store version views \
 whole_file
 viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
-cli           : errors format interrupts keys machine packages schema version view_bound \
+cli           : errors format interrupts keys machine packages schema version whole_file \
 | annotation building dbnet decode evaluation export inspection maps metadata pipeline problems \
 recipe report sources store torch verification viewer views
 __main__      : interrupts | cli

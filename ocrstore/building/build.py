@@ -83,8 +83,8 @@ def build(
         workers: Number of worker processes; 0 for none, all cores by default.
         on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
-        drop_annotations: Remove the polygons of an existing store if the source has none for its
-            pictures; without it that is an error.
+        drop_annotations: Remove the polygons of pictures for which the source has no annotation
+            now; without it that is an error if they are more than one, and more than 10 %.
         max_pixels: Larger pictures are refused before they are decoded.
         progress: Called after each sample.
         announce: Called with the plan before the work.
@@ -94,7 +94,7 @@ def build(
             lie outside of their pictures (unless `format` is given), or with `on_error="fail"`
             something cannot be used.
         SchemaError: The arguments contradict each other.
-        StoreExistsError: The folder has none of the store's samples, or none of its polygons.
+        StoreExistsError: The folder has none of the store's samples, or no annotations for many.
         StoreBusyError: Another process is writing.
         WriteError: The disk has no room for the store, or is full.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
@@ -131,7 +131,7 @@ def build(
         )
         if announce is not None:
             announce(plan)
-        return execute(plan, options.with_progress(progress))
+        return execute(plan, replace(options, progress=progress))
     finally:
         spool.unlink(missing_ok=True)
 

@@ -34,8 +34,7 @@ from ocrstore.problems import loses
 from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.version import __version__
-from ocrstore.view_bound import bounds_metadata, recorded_bounds
-from ocrstore.views import views_metadata
+from ocrstore.views import bounds_metadata, recorded_bounds, views_metadata
 
 _log = logging.getLogger(__name__)
 
@@ -95,17 +94,13 @@ class Options:
     measuring: Tell | None = None
     """Called while views are measured, after the samples."""
 
-    def with_progress(self, progress: Progress | None, *, measuring: Tell | None = None) -> Options:
-        """Return a copy with progress callbacks."""
-        return replace(self, progress=progress, measuring=measuring)
-
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
     """Carry out a plan.
 
     Raises:
-        StoreExistsError: The source has none of the store's samples or none of its polygons:
-            probably the wrong folder, or annotations that were not found.
+        StoreExistsError: The source has none of the store's samples, or no annotations for many of
+            them: probably the wrong folder, or annotations that were not found.
         SourceError: No picture can be used, most polygons lie outside of their pictures, or with
             `on_error="fail"` something was left out.
         WriteError: The disk has no room for it, by an estimate before the work, or is full.
@@ -118,7 +113,7 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     if plan.loses:
         raise StoreExistsError(
             f"{plan.target}: {plan.loses}. Nothing was changed; use --drop-annotations (in Python "
-            "drop_annotations=True) to remove all polygons"
+            "drop_annotations=True) to remove them"
         )
     check_disk_space(plan, max_pixels=options.max_pixels)
     _log.info("%s: %s", plan.target, "; ".join((plan.action, *plan.reasons)))

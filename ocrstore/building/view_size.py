@@ -32,8 +32,7 @@ from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
 from ocrstore.sources import Source
 from ocrstore.store import Store
-from ocrstore.view_bound import AUTO_SHARE, ENOUGH, ViewBound
-from ocrstore.views import View
+from ocrstore.views import AUTO_SHARE, ENOUGH, View, ViewBound
 
 AUTO = "auto"
 """The `size` that stands for the result of `choose_size`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
 import traceback
 
@@ -161,7 +162,10 @@ def main() -> None:
 def _in_words(exc: Exception) -> str:
     """Return the message for an exception; one that nobody expected is one line with a hint."""
     if isinstance(exc, OCRStoreError):
-        return str(exc)
+        # torch puts the traceback of a DataLoader's worker before the message
+        return re.split(r"^Caught .*^ocrstore[\w.]*Error: ", str(exc), flags=re.M | re.S)[
+            -1
+        ].strip()
     reason = _one_line(str(exc))
     if isinstance(exc, OSError):
         return f"{reason}. `ocrstore --debug ...` shows where it happened."

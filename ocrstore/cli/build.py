@@ -94,7 +94,7 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     folder = shown(plan.target.absolute().parent)
     out.print(f"disk     {human_bytes(free)} free in {folder}: {room}")
     _print_advice(advice)
-    with _measuring_bar(quiet=False) as measuring:
+    with _bar(quiet=False) as (_, measuring):
         scenes = source_scenes(plan.source, max_pixels=max_pixels)
         bounds = measure_views(plan.views, scenes, tell=measuring)
     for name, bound in bounds.items():
@@ -207,7 +207,7 @@ def _parts(
 @click.option(
     "--drop-annotations",
     is_flag=True,
-    help="Remove all polygons of the existing store if the source has none for its pictures.",
+    help="Remove the polygons of pictures that have no annotation any more, however many.",
 )
 @click.option(
     "--max-pixels",
@@ -322,7 +322,7 @@ def _build(
     if not (force or recipe or size or columns or codecs):
         kept = stored_view(out, maps=maps is not None)
     forgotten = _forgotten(out) if force and not (recipe or size or columns or codecs) else ()
-    with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
+    with wrong_source(), _bar(quiet=as_json) as (_, measuring):
         plan, options = prepare(
             source,
             out,
@@ -351,7 +351,7 @@ def _build(
         _print_plan(plan, kept, forgotten)
     try:
         with _bar(quiet=as_json) as (tell, measuring):
-            result = execute(plan, options.with_progress(tell, measuring=measuring))
+            result = execute(plan, dataclasses.replace(options, progress=tell, measuring=measuring))
     except KeyboardInterrupt:
         kept_work = describe_interruption(plan.target, "build")
         if force:
@@ -410,13 +410,6 @@ def _print_plan(plan: BuildPlan, kept: View | None, forgotten: Sequence[str]) ->
             out.print(f"  [yellow]![/] {work} discarded: {shown(plan.obstacle)}")
         else:
             out.print(f"  · {work} reused")
-
-
-@contextmanager
-def _measuring_bar(*, quiet: bool) -> Iterator[Measuring]:
-    """Show a progress bar on stderr while views are measured."""
-    with _bar(quiet=quiet) as (_, measuring):
-        yield measuring
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -29,7 +29,9 @@ from ocrstore.errors import MissingPackageError
 from ocrstore.interrupts import quick_exit
 from ocrstore.machine import memory_shortage
 from ocrstore.packages import explain_imports
-from ocrstore.view_bound import ViewBound
+
+if TYPE_CHECKING:
+    from ocrstore.views import ViewBound
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""

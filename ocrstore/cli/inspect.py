@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ocrstore.cli.console import (
     STORE,
@@ -53,18 +53,19 @@ def print_facts(facts: Facts, verification: Verification | None) -> None:
     summary = facts.summary
     out.print(f"[bold]{shown(summary.path)}[/]  [dim]{_what(summary)}[/]")
     out.print()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for name, text in _facts(facts, verification):
-        table.add_row(name, text)
-    out.print(table)
+    out.print(_named(_facts(facts, verification)))
     out.print()
     out.print(_column_table(summary))
     if summary.attributes:
-        named = Table.grid(padding=(0, 2))
-        named.add_row("[dim]attributes[/]", f"[dim]{shown(', '.join(summary.attributes))}[/]")
-        out.print(named)
+        out.print(_named([("attributes", f"[dim]{shown(', '.join(summary.attributes))}[/]")]))
+
+
+def _named(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and what they stand for."""
+    table = Table.grid(Column(style="dim", no_wrap=True), Column(), padding=(0, 2))
+    for name, text in rows:
+        table.add_row(name, text)
+    return table
 
 
 def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[str, str]]:
@@ -231,12 +232,7 @@ def print_sample(store: Store, facts: SampleFacts, *, picture: bool) -> None:
             _print_picture(store, facts, out)
         except (DecodeError, SchemaError) as exc:
             out.print(f"[yellow]no picture:[/] {shown(exc)}")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for name, text in _sample_lines(facts):
-        table.add_row(name, text)
-    out.print(table)
+    out.print(_named(_sample_lines(facts)))
     out.print()
     columns = Table("column", "dtype", "shape", "codec", box=None, padding=(0, 2, 0, 0))
     columns.add_column("bytes", justify="right")
@@ -333,10 +329,6 @@ def print_difference(difference: Difference) -> None:
         out.print("[green]✓[/] the same recipes, samples and content")
         return
     out.print()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    _add_lines(table, "recipe", difference.recipes, "the same")
     samples = [
         _with_keys(mark, word, keys)
         for mark, word, keys in (
@@ -351,9 +343,18 @@ def print_difference(difference: Difference) -> None:
     if difference.renamed:
         pairs = [" = ".join(pair) for pair in difference.renamed]
         samples.append(_with_keys("[yellow]![/]", "in both under different keys", pairs))
-    _add_lines(table, "samples", samples, "the same", marked=True)
-    _add_lines(table, "build", difference.build, "the same")
-    out.print(table)
+    parts = {
+        "recipe": [shown(line) for line in difference.recipes],
+        "samples": samples,
+        "build": [shown(line) for line in difference.build],
+    }
+    out.print(
+        _named(
+            (name if number == 0 else "", line)
+            for name, lines in parts.items()
+            for number, line in enumerate(lines or ["the same"])
+        )
+    )
     out.print()
     columns = Table("", "content", "kind", "samples that differ", "", box=None)
     same = {"column": 0, "attribute": 0}
@@ -379,14 +380,6 @@ def print_difference(difference: Difference) -> None:
             f"are the same over the {counted(difference.shared, 'sample')} in both"
         )
         out.print(f"{_MARKS['same']} {words}", style="dim")
-
-
-def _add_lines(
-    table: Table, name: str, lines: Sequence[str], otherwise: str, *, marked: bool = False
-) -> None:
-    for number, line in enumerate(lines or [otherwise]):
-        text = line if marked else shown(line)
-        table.add_row(name if number == 0 else "", text)
 
 
 def _with_keys(mark: str, word: str, keys: Sequence[str]) -> str:

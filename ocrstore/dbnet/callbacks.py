@@ -89,13 +89,13 @@ class StopOnSigterm(Callback):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.started = False
+        self.stepped = False
+        """Whether a step was made, which is when a wrong state of the optimiser shows."""
         self.received = False
         self._saved = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Replace Lightning's handler; Lightning restores the one of before at the end."""
-        self.started = True
         if trainer.world_size == 1 and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._note)
 
@@ -111,6 +111,7 @@ class StopOnSigterm(Callback):
         batch_idx: int,  # noqa: ARG002  # Lightning's signature
     ) -> None:
         """Save here: from checkpoints of this hook, Lightning resumes with the next batch."""
+        self.stepped = True
         if self.received and not trainer.is_last_batch:
             trainer.save_checkpoint(self.path)
             self._saved = True

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from ocrstore.dbnet.checkpoint import KEY, Provenance
+from ocrstore.dbnet.evaluate import Scored, Scoring
 from ocrstore.dbnet.loss import Losses, LossParams, dbnet_loss
 from ocrstore.dbnet.metrics import CLEval, HMean, SampleMean
 from ocrstore.dbnet.network import DBNet, ModelConfig, Output
-from ocrstore.dbnet.scoring import Scored, Scoring
 from ocrstore.errors import SchemaError
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.evaluation.results import GroundTruth, ground_truth_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import logging
 import signal
-import tempfile
 import threading
 import uuid
 import warnings
@@ -46,12 +45,14 @@ from ocrstore.errors import (
 from ocrstore.evaluation.postprocess import params_for
 from ocrstore.inspection.difference import same_pictures
 from ocrstore.keys import shown
+from ocrstore.machine import memory_shortage
 from ocrstore.pipeline import default_augmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
 from ocrstore.torch.lightning_bases import Callback, L, ModelCheckpoint
 from ocrstore.views import find_view
+from ocrstore.whole_file import require_writable
 
 LOGGERS = ("csv", "tensorboard", "wandb")
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
@@ -220,7 +221,8 @@ def fit(
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from exc
     except Exception as exc:
-        if resume is not None and not stop.started and not isinstance(exc, OCRStoreError | OSError):
+        told = isinstance(exc, OCRStoreError | OSError) or memory_shortage(exc) is not None
+        if resume is not None and not stop.stepped and not told:
             # Lightning and torch restore their own entries, and raise anything
             raise CheckpointError(
                 f"{resume} cannot be resumed ({type(exc).__name__}: {exc}): what it records about"
@@ -426,21 +428,6 @@ def silent_log_threads() -> Iterator[None]:
         yield
     finally:
         threading.excepthook = report
-
-
-def require_writable(folder: Path) -> None:
-    """Raise WriteError where the results cannot be written; nothing is created.
-
-    A training that is refused for its options leaves no empty folder.
-    """
-    try:
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        with tempfile.TemporaryFile(dir=nearest):
-            pass
-    except OSError as exc:
-        raise WriteError(
-            f"{folder}: cannot be written to: {exc.strerror or exc}. Choose another --out"
-        ) from exc
 
 
 def require_unused(folder: Path) -> None:

@@ -22,7 +22,13 @@ import torch
 
 from ocrstore.annotation import Annotation
 from ocrstore.buffers import BufferPool
-from ocrstore.errors import OCRStoreError, SchemaError, StoreChangedError
+from ocrstore.errors import (
+    CorruptStoreError,
+    DecodeError,
+    OCRStoreError,
+    SchemaError,
+    StoreChangedError,
+)
 from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.stopwatch import lap
 from ocrstore.torch.annotations import polygons_in_view, raw_size
@@ -87,7 +93,7 @@ class AugmentedView:
             computed = Computed(image=copied)
             lap("annotations")
             computed.update(self._draw(made.image.shape, made.annotation))
-        except StoreChangedError:
+        except (CorruptStoreError, DecodeError, StoreChangedError):
             raise  # not the fault of the transform
         except Exception as exc:  # a transform may raise anything; OpenCV has its own exceptions
             where = f"{view.path}: sample {view.key(row)!r} (row {row})"

@@ -72,6 +72,7 @@ class OCRStoreDataset(Dataset[Sample]):
         fuse: bool = True,
         map_params: MapParams | None = None,
         memory: Strategy | None = None,
+        max_row_nbytes: int | None = None,
     ) -> None:
         """Open stores.
 
@@ -86,6 +87,8 @@ class OCRStoreDataset(Dataset[Sample]):
             map_params: How maps are drawn after a transform; as in the view's recipe if not given.
             memory: The memory strategy (`leases`, `fresh` or `copy`); the best one for this system
                 if not given.
+            max_row_nbytes: Larger rows of compressed columns are not decoded, as in
+                `ocrstore.open`.
 
         Raises:
             RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
@@ -102,7 +105,13 @@ class OCRStoreDataset(Dataset[Sample]):
         names = None if columns is None else tuple(columns)
         view_name = None if view is None else str(view)
         self.views = tuple(
-            open_view(path, view=view_name, columns=names, strategy=memory)
+            open_view(
+                path,
+                view=view_name,
+                columns=names,
+                strategy=memory,
+                max_row_nbytes=max_row_nbytes,
+            )
             for path in expand(paths)
         )
         for opened in self.views:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from ocrstore import errors
 from ocrstore.machine import (
     Memory,
     ProcessMemory,
@@ -123,6 +124,8 @@ def measure(
     if done.returncode:
         raise RuntimeError(f"measuring {path} failed:\n{done.stderr.strip()[-2000:]}")
     record = json.loads(done.stdout.splitlines()[-1])
+    if "error" in record:
+        raise getattr(errors, record["error"], errors.OCRStoreError)(record["message"])
     return {
         "store": ProcessMemory(**record["store"]),
         "bare": ProcessMemory(**record["bare"]),
@@ -166,11 +169,15 @@ def _together(loader: Any) -> ProcessMemory:
 def _main(path: str, workers: int, batch_size: int, context: str) -> None:
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     torch.set_num_threads(1)
-    dataset = OCRStoreDataset(path)
-    _epoch(dataset, 0, batch_size, context, batches=1)
-    bare, _ = _epoch(TensorDataset(torch.zeros(len(dataset), 1)), workers, batch_size, context)
-    store, shm = _epoch(dataset, workers, batch_size, context)
-    print(json.dumps({"store": asdict(store), "bare": asdict(bare), "shm": shm}))
+    try:
+        dataset = OCRStoreDataset(path)
+        _epoch(dataset, 0, batch_size, context, batches=1)
+        bare, _ = _epoch(TensorDataset(torch.zeros(len(dataset), 1)), workers, batch_size, context)
+        store, shm = _epoch(dataset, workers, batch_size, context)
+    except errors.OCRStoreError as exc:  # of the store, not of the measurement
+        print(json.dumps({"error": type(exc).__name__, "message": str(exc)}))
+    else:
+        print(json.dumps({"store": asdict(store), "bare": asdict(bare), "shm": shm}))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class ViewRef(NamedTuple):
     view: str | None
     columns: tuple[str, ...] | None
     strategy: Strategy | None
+    max_row_nbytes: int | None = None
 
 
 class StoreView:
@@ -342,18 +343,20 @@ def open_view(
     view: str | None = None,
     columns: tuple[str, ...] | None = None,
     strategy: Strategy | None = None,
+    max_row_nbytes: int | None = None,
 ) -> StoreView:
     """Open a store; data sets on the same file, view and columns share one mapping."""
-    store = open_store(os.path.abspath(path))  # noqa: PTH100  # keeps symbolic links as they are
-    ref = ViewRef(store.path, store.generation, store.fingerprint, view, columns, strategy)
-    return _shared(store, ref)
+    path = os.path.abspath(path)  # noqa: PTH100  # keeps symbolic links as they are
+    store = open_store(path, max_row_nbytes=max_row_nbytes)
+    asked = (view, columns, strategy, max_row_nbytes)
+    return _shared(store, ViewRef(store.path, store.generation, store.fingerprint, *asked))
 
 
 def find_view(ref: ViewRef) -> StoreView:
     """Return the view that a reference names, opened before or now."""
     found = _open_views.get(ref)
     if found is None:
-        store = reopen_store(ref.path, ref.generation, ref.fingerprint)
+        store = reopen_store(ref.path, ref.generation, ref.fingerprint, ref.max_row_nbytes)
         found = _shared(store, ref)
         _recent[ref] = found
         while len(_recent) > _MAX_RECENT:

@@ -19,8 +19,7 @@ from ocrstore.inspection.facts import gather_facts
 from ocrstore.recipe import Recipe
 from ocrstore.report import make_report
 from ocrstore.sources import open_source
-from ocrstore.view_bound import ENOUGH, ViewBound, recorded_bounds
-from ocrstore.views import View
+from ocrstore.views import ENOUGH, View, ViewBound, recorded_bounds
 from tests.building.conftest import draw, encode
 
 PICTURES = os.environ.get("OCRSTORE_PICTURES")

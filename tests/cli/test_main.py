@@ -11,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 import ocrstore.export
 import ocrstore.report
@@ -56,6 +57,24 @@ def test_the_unexpected_is_one_line(run, tmp_path, exc):
     assert f"unexpected {type(exc).__name__}" in err and "/issues" in err and "--debug" in err
     code, err = run(exc, "--debug", "verify", store)
     assert code == 1 and "Traceback" in err and "in broken" in err and "\x1b" not in err
+
+
+class Broken(Dataset):
+    """A data set whose sample cannot be read."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, row):
+        raise SchemaError("a.ocrs: sample 'x': no polygon.\nBuild it again.")
+
+
+def test_an_error_of_a_worker_is_its_message(run, tmp_path):
+    """What torch says of its worker, and the traceback there, are not for the user."""
+    with pytest.raises(SchemaError, match="Traceback") as caught:
+        list(DataLoader(Broken(), num_workers=1))
+    code, err = run(caught.value, "verify", bare_store(tmp_path / "a.ocrs"))
+    assert code == 2 and err == "error: a.ocrs: sample 'x': no polygon.\nBuild it again.\n"
 
 
 def test_missing_memory_is_a_sentence(run, tmp_path):

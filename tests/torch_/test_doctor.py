@@ -2,16 +2,21 @@
 
 import json
 import os
+import shutil
 import sys
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import ocrstore
 from ocrstore.cli import cli
+from ocrstore.errors import SchemaError
 from ocrstore.machine import Memory, ProcessMemory, memory_of
 from ocrstore.torch import OCRStoreDataset, doctor
 from ocrstore.torch.doctor import measure
+from tools import crafting as craft
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' accounting")
 
@@ -38,6 +43,19 @@ def test_memory_adds_up(monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
     with pytest.raises(RuntimeError, match=r"measuring val.ocrs failed"):
         measure("val.ocrs", workers=0)
+
+
+@linux
+def test_what_is_wrong_with_a_store_is_told_as_by_other_commands(store_path, tmp_path):
+    """The fresh process hands an error of the store over, without a traceback."""
+    path = Path(shutil.copyfile(store_path, tmp_path / "wrong.ocrs"))
+    table = craft.index_table(path)
+    flags = pa.array([[True] * 50] * len(table))
+    craft.put_table(
+        path, table.set_column(table.schema.get_field_index("ignored"), "ignored", flags)
+    )
+    with pytest.raises(SchemaError, match=r"attribute 'ignored': 50 elements for \d+ polygons"):
+        measure(str(path), workers=0)
 
 
 def make_diagnosis(**changes):

@@ -111,18 +111,19 @@ def test_no_time_is_lost_or_counted_twice(folder, monkeypatch):
     """The laps of a batch add up to the readings of the clock, whatever the steps are."""
     clock = CountingClock()
     measured = []
-    original = profiling._Run._laps
+    original = profiling._spend
 
-    def laps(self, rows, totals):
-        before, spent = clock.readings, sum(totals.values())
-        original(self, rows, totals)
-        after = sum(totals.values())
-        # the first reading starts the stopwatch, each further one ends a lap of 1 ms
-        measured.append((after - spent, (clock.readings - before - 1) * 1_000_000))
+    def spend(dataset, names, batches, *others):
+        before = clock.readings
+        spent = original(dataset, names, batches, *others)
+        # the first reading of each run starts the stopwatch, each further one ends a lap of 1 ms
+        laps = clock.readings - before - 2 * len(batches)
+        measured.append((sum(spent.values()), laps * 1_000_000))
+        return spent
 
-    monkeypatch.setattr(profiling._Run, "_laps", laps)
+    monkeypatch.setattr(profiling, "_spend", spend)
     counted(folder, MIXED, batch_size=1, clock=clock)
-    assert len(measured) == 4 * 3  # two repeats and the warm-up
+    assert len(measured) == 3  # two repeats and the warm-up
     assert all(spent == elapsed for spent, elapsed in measured)
 
 
