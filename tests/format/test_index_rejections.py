@@ -302,9 +302,7 @@ for name in ("tags", "fast", "block"):
         "stream_with_a_byte_behind_it": stored_nbytes(name, 1),
     }.items():
         message = f"its {COLUMNS[name].codec} bytes cannot be decoded"
-        CASES.append(
-            Case("R42", f"{name}_{label}", spoil, CorruptStoreError, message, read(name))
-        )
+        CASES.append(Case("R42", f"{name}_{label}", spoil, CorruptStoreError, message, read(name)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=CASES.names)
