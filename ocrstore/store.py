@@ -6,10 +6,21 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 import numpy as np
 
+from ocrstore.buffers import BufferPool, scratch_bytes
 from ocrstore.errors import (
     CorruptStoreError,
     DecodeError,
@@ -20,7 +31,7 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.format.codecs import check_row_nbytes, decode_row, row_limit
+from ocrstore.format.codecs import check_row_nbytes, decode_row, decode_row_into, row_limit
 from ocrstore.format.columns import Column
 from ocrstore.format.layout import align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
@@ -32,6 +43,11 @@ _log = logging.getLogger(__name__)
 
 Array: TypeAlias = "npt.NDArray[Any]"
 T = TypeVar("T", bound=np.generic)
+
+_FIXED = BufferPool(kept_nbytes=1 << 28)
+"""Memory for decoded rows and batches of columns of fixed shape."""
+_SMALL_NBYTES = 1 << 16
+"""Smaller rows are left to malloc, which returns such memory to the kernel rarely."""
 
 
 class IndexTable(Protocol):
@@ -74,7 +90,7 @@ class StoredColumn(Generic[T]):
         self.name = name
         self.path = snapshot.mapping.path
         self.spec: Column = snapshot.manifest.columns[name]
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._max_row_nbytes = row_limit(max_row_nbytes)
         self._mapping = snapshot.mapping
         self._dtype = self.spec.numpy_dtype
@@ -132,7 +148,7 @@ class StoredColumn(Generic[T]):
         """Return one sample's array, or several samples'.
 
         Several rows are one array if the column has a fixed shape (zero-copy if they are
-        contiguous, see `is_run`; else a copy), and a list of arrays otherwise.
+        contiguous, see `is_run`; else copied or decoded), and a list of arrays otherwise.
 
         Args:
             rows: A row or a key; or a slice of either, a list of either, a boolean mask. A slice
@@ -161,7 +177,7 @@ class StoredColumn(Generic[T]):
         """Return a row number for a row or a key."""
         if isinstance(row, str):
             self._mapping.check()
-            return _find_key(self._snapshot, row)
+            return _find_key(self.snapshot, row)
         return _check_row(int(row), self)
 
     def _check_slice(self, rows: slice) -> slice:
@@ -190,18 +206,54 @@ class StoredColumn(Generic[T]):
             f" a list of rows or keys, or a boolean mask, found {repr(rows)[:80]}."
         )
 
-    def _one(self, row: int) -> npt.NDArray[T]:
-        self._mapping.check()
+    def decoded(self, row: int) -> npt.NDArray[T]:
+        """Return a row as a writable array of its own, in memory that is used again."""
+        row = self._check_row(row)
         shape = tuple(self.shapes[row].tolist())
-        if self.spec.is_raw:
-            return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
-        where = f"{self._mapping.path}: row {row}, column {self.name!r}"
-        if self.spec.codec == "jpeg":
+        if self.spec.is_compressed:
+            return decode_row(
+                self.spec,
+                self.stored(row),
+                shape,
+                where=_Place(self, row),
+                limit=self._max_row_nbytes,
+                empty=self._empty,
+            )
+        if not self.spec.is_raw:
+            where = str(_Place(self, row))
             check_row_nbytes(self.spec, shape, self._max_row_nbytes, where=where)
             return _decode_picture(self.stored(row), shape, where)
-        return decode_row(
-            self.spec, self.stored(row), shape, where=where, limit=self._max_row_nbytes
-        )
+        array = self._empty(shape, self._dtype)
+        np.copyto(array, self._one(row))
+        return array
+
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return uninitialized memory for a row, used again if that is worth it."""
+        nbytes = self.spec.nbytes_of(shape)
+        if nbytes < _SMALL_NBYTES:
+            return np.empty(shape, dtype)
+        if self.spec.is_fixed:
+            return _FIXED.empty(shape, dtype)
+        return scratch_bytes((nbytes,)).view(dtype).reshape(shape)
+
+    def decode_into(self, row: int, out: Array) -> None:
+        """Decode a row into `out`, C-contiguous and of the row's shape; for compressed columns.
+
+        Releases the GIL and allocates nothing. After an error the content of `out` is undefined.
+
+        Raises:
+            CorruptStoreError: The row does not decode to exactly the bytes of `out`.
+        """
+        decode_row_into(self.spec, self.stored(row), out, where=_Place(self, row))
+
+    def _one(self, row: int) -> npt.NDArray[T]:
+        self._mapping.check()
+        if self.spec.is_raw:
+            shape = tuple(self.shapes[row].tolist())
+            return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
+        array = self.decoded(row)
+        array.flags.writeable = False
+        return array
 
     def _range(self, start: int, stop: int) -> Any:
         if stop - start > 1 and self.is_run(start, stop):
@@ -218,14 +270,37 @@ class StoredColumn(Generic[T]):
     def _gather(self, rows: list[int]) -> Any:
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
+        batch = self.empty_batch(len(rows))
+        for position, row in enumerate(rows):
+            if self.spec.is_compressed:
+                self.decode_into(row, batch[position, ...])  # an array of a scalar column, too
+            else:
+                batch[position] = self._one(row)
+        batch.flags.writeable = False
+        return batch
+
+    def empty_batch(self, count: int) -> Array:
+        """Return uninitialized memory for rows of a fixed-shape column; it is used again.
+
+        Raises:
+            DecodeError: The rows of a compressed column are larger than this store's user allows.
+        """
         if not self.spec.is_raw:
             where = f"{self.path}: column {self.name!r}"
             check_row_nbytes(self.spec, self._fixed_shape, self._max_row_nbytes, where=where)
-        batch = np.empty((len(rows), *self._fixed_shape), self._dtype)
-        for position, row in enumerate(rows):
-            batch[position] = self._one(row)
-        batch.flags.writeable = False
-        return batch
+        return _FIXED.empty((count, *self._fixed_shape), self._dtype)
+
+
+class _Place(NamedTuple):
+    """Names a row in an error message; the key is looked up only then."""
+
+    column: StoredColumn[Any]
+    row: int
+
+    def __str__(self) -> str:
+        column, row = self
+        key = column.snapshot.index.key(row)
+        return f"{column.path}: sample {key!r} (row {row}), column {column.name!r}"
 
 
 def _check_row(row: int, rows: StoredColumn[Any] | Store) -> int:
@@ -505,5 +580,4 @@ def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Arr
     pixels: Array = decode(picture, name=where).pixels
     if pixels.shape != shape:
         raise CorruptStoreError(f"{where}: decodes to {pixels.shape}, recorded is {shape}.")
-    pixels.flags.writeable = False
     return pixels

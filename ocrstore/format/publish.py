@@ -26,7 +26,6 @@ from ocrstore.format.columns import Column
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, serialize
 from ocrstore.format.layout import (
-    FORMAT_VERSION,
     INDEX_MAGIC,
     INDEX_PREFIX,
     MANIFEST_MAGIC,
@@ -42,6 +41,7 @@ from ocrstore.format.manifest import (
     Manifest,
     encode_json,
     json_depth_fits,
+    needed_version,
 )
 from ocrstore.format.row_groups import Container
 from ocrstore.version import __version__
@@ -129,7 +129,7 @@ def publish_generation(
         fingerprint=fingerprint(index),
         history=tuple(history),
         metadata=metadata,
-        version=FORMAT_VERSION,
+        version=needed_version(columns),
     )
     described = manifest.to_json()
     if len(described) > MAX_MANIFEST_NBYTES:

@@ -129,7 +129,7 @@ class AugmentedView:
             mapped = map_run(view.open_file(), layout, first)
             if mapped is not None:
                 return np.asarray(mapped[0])
-        return view.decoded(column, row)
+        return column.decoded(row)
 
     def _draw(self, shape: tuple[int, ...], annotation: Annotation) -> dict[str, Any]:
         if not self._maps:

@@ -11,6 +11,18 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+__all__ = [
+    "Callback",
+    "L",
+    "LightningDataModule",
+    "LightningModule",
+    "ModelCheckpoint",
+    "RichProgressBar",
+    "SIGTERMException",
+    "TorchCheckpointIO",
+    "every",
+]
+
 # each package with the one of its Fabric; the first that is installed trains in `ocrstore train`
 _PACKAGES = {"lightning.pytorch": "lightning.fabric", "pytorch_lightning": "lightning_fabric"}
 
