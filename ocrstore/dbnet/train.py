@@ -288,6 +288,10 @@ def _trainer(
         callbacks.append(L.callbacks.EarlyStopping("val_hmean", mode="max", patience=patience))
     if not quiet:
         callbacks.append(ProgressBar())
+    refused: tuple[type[Exception], ...] = (
+        *every("utilities.exceptions.MisconfigurationException"),
+        *(ValueError, TypeError),
+    )
     try:
         return L.Trainer(
             accelerator=params.accelerator,
@@ -308,7 +312,7 @@ def _trainer(
             enable_progress_bar=not quiet,
             enable_model_summary=not quiet,
         )
-    except (*every("utilities.exceptions.MisconfigurationException"), ValueError, TypeError) as exc:
+    except refused as exc:
         raise SchemaError(
             f"device {params.accelerator!r} with devices {params.devices!r} and strategy"
             f" {params.strategy!r} cannot be used here: {exc}"
