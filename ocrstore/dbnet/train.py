@@ -50,7 +50,12 @@ from ocrstore.pipeline import default_augmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
-from ocrstore.torch.lightning_bases import Callback, L, ModelCheckpoint
+from ocrstore.torch.lightning_bases import (
+    Callback,
+    L,
+    MisconfigurationException,
+    ModelCheckpoint,
+)
 from ocrstore.views import find_view
 
 LOGGERS = ("csv", "tensorboard", "wandb")
@@ -306,7 +311,7 @@ def _trainer(
             enable_progress_bar=not quiet,
             enable_model_summary=not quiet,
         )
-    except (L.utilities.exceptions.MisconfigurationException, ValueError, TypeError) as exc:
+    except (MisconfigurationException, ValueError, TypeError) as exc:
         raise SchemaError(
             f"accelerator {params.accelerator!r} with devices {params.devices!r} and strategy"
             f" {params.strategy!r} cannot be used here: {exc}"

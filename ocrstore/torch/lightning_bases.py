@@ -11,6 +11,19 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+__all__ = [
+    "Callback",
+    "L",
+    "LightningDataModule",
+    "LightningModule",
+    "MisconfigurationException",
+    "ModelCheckpoint",
+    "RichProgressBar",
+    "SIGTERMException",
+    "TorchCheckpointIO",
+    "every",
+]
+
 # each package with the one of its Fabric; the first that is installed trains in `ocrstore train`
 _PACKAGES = {"lightning.pytorch": "lightning.fabric", "pytorch_lightning": "lightning_fabric"}
 
@@ -58,6 +71,7 @@ _NO_HOOKS = dict.fromkeys(
 if TYPE_CHECKING:
     import lightning.pytorch as L  # noqa: N812  # its own documentation calls it so
     from lightning.fabric.plugins import TorchCheckpointIO
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch import Callback, LightningDataModule, LightningModule
     from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
     from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -65,6 +79,7 @@ else:
     L = next(iter(_INSTALLED))
     """The package whose Trainer is used where ocrstore makes one."""
     Callback = _joined(every("Callback"))
+    MisconfigurationException = L.utilities.exceptions.MisconfigurationException
     LightningDataModule = _joined(every("LightningDataModule"))
     LightningModule = _joined(every("LightningModule"), **_NO_HOOKS)
     ModelCheckpoint = _joined(every("callbacks.ModelCheckpoint"))
