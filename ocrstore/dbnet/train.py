@@ -50,7 +50,12 @@ from ocrstore.pipeline import default_augmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
-from ocrstore.torch.lightning_bases import Callback, L, ModelCheckpoint, every
+from ocrstore.torch.lightning_bases import (
+    Callback,
+    L,
+    MisconfigurationException,
+    ModelCheckpoint,
+)
 from ocrstore.views import find_view
 from ocrstore.whole_file import require_writable
 
@@ -288,10 +293,6 @@ def _trainer(
         callbacks.append(L.callbacks.EarlyStopping("val_hmean", mode="max", patience=patience))
     if not quiet:
         callbacks.append(ProgressBar())
-    refused: tuple[type[Exception], ...] = (
-        *every("utilities.exceptions.MisconfigurationException"),
-        *(ValueError, TypeError),
-    )
     try:
         return L.Trainer(
             accelerator=params.accelerator,
@@ -312,7 +313,7 @@ def _trainer(
             enable_progress_bar=not quiet,
             enable_model_summary=not quiet,
         )
-    except refused as exc:
+    except (MisconfigurationException, ValueError, TypeError) as exc:
         raise SchemaError(
             f"device {params.accelerator!r} with devices {params.devices!r} and strategy"
             f" {params.strategy!r} cannot be used here: {exc}"

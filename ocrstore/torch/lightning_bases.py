@@ -11,11 +11,14 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ocrstore.errors import MissingPackageError
+
 __all__ = [
     "Callback",
     "L",
     "LightningDataModule",
     "LightningModule",
+    "MisconfigurationException",
     "ModelCheckpoint",
     "RichProgressBar",
     "SIGTERMException",
@@ -30,7 +33,7 @@ _PACKAGES = {"lightning.pytorch": "lightning.fabric", "pytorch_lightning": "ligh
 def _installed() -> dict[ModuleType, ModuleType]:
     names = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
     if not names:
-        raise ModuleNotFoundError(
+        raise MissingPackageError(
             "Lightning is not installed: pip install 'ocrstore[lightning]', or, for projects that"
             " import pytorch_lightning, 'ocrstore[pytorch-lightning]'",
             name="lightning",
@@ -70,6 +73,7 @@ _NO_HOOKS = dict.fromkeys(
 if TYPE_CHECKING:
     import lightning.pytorch as L  # noqa: N812  # its own documentation calls it so
     from lightning.fabric.plugins import TorchCheckpointIO
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
     from lightning.pytorch import Callback, LightningDataModule, LightningModule
     from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
     from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -77,6 +81,7 @@ else:
     L = next(iter(_INSTALLED))
     """The package whose Trainer is used where ocrstore makes one."""
     Callback = _joined(every("Callback"))
+    MisconfigurationException = L.utilities.exceptions.MisconfigurationException
     LightningDataModule = _joined(every("LightningDataModule"))
     LightningModule = _joined(every("LightningModule"), **_NO_HOOKS)
     ModelCheckpoint = _joined(every("callbacks.ModelCheckpoint"))
