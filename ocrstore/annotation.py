@@ -118,7 +118,7 @@ class AnnotationReader:
                 f"{store.path}: attribute {odd[0]!r} has the type {kind}; expected "
                 f"{_EXPECTED[odd[0]][0]}. Rename it, or build the store again."
             )
-        table = store.index.select(sorted(self.names))
+        table = store.snapshot.index.table.select(sorted(self.names))
         self._table = table if row is None else table.slice(row, 1)
         self._count = len(store) if row is None else 1
         self._numbers: dict[str, npt.NDArray[np.int64]] = {}

@@ -196,7 +196,7 @@ class _Work:
         """Refuse annotations of another state than the stored one: maps are drawn from them."""
         if self.source is None:
             return
-        stored = self.store.attributes(row)
+        stored = self.store.attributes(row, as_stored=True)
         here = [polygon.tolist() for polygon in outcome.attributes["polygons"]]
         flags = list(outcome.attributes["ignored"])
         if here != stored.get("polygons") or flags != stored.get("ignored"):

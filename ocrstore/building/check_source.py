@@ -152,7 +152,7 @@ def _compare(
         return
     row = store.row(key)
     result.samples += 1
-    recorded = store.attributes(row)
+    recorded = store.attributes(row, as_stored=True)
     for name, value in recorded.items():
         if name in outcome.attributes and name not in _NOT_COMPARED:
             derived = _plain(outcome.attributes[name])

@@ -211,7 +211,7 @@ def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) ->
 def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None = None) -> Derived:
     """Derive views of a sample from the picture and polygons in a store."""
     key = store.keys[row]
-    stored = store.attributes(row)
+    stored = store.attributes(row, as_stored=True)
     sample = stored_sample(store, row)
     if reserve is not None:
         height, width = store[IMAGE].shapes[row].tolist()[:2]

@@ -344,7 +344,7 @@ class _Run:
     def _copy(self, writer: Writer, key: str, row: int) -> None:
         assert self.plan.old is not None
         self._note(self.source[key].problems)
-        attributes = self.plan.old.attributes(row)
+        attributes = self.plan.old.attributes(row, as_stored=True)
         self._note(stored_problems(key, attributes))
         writer.append(key, self._stored_arrays(row), attributes=attributes)
         self._remember(key, attributes)

@@ -38,7 +38,15 @@ _FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN = 5, 3, 12
 _LINES_LEFT = 4
 """Lines of the terminal that a picture leaves free."""
 # shown in words above, or too long for one line
-_NOT_REPEATED = ("width", "height", "orientation", "polygons", "ignored", "texts", "languages")
+_NOT_REPEATED = (
+    "width",
+    "height",
+    "source_orientation",
+    "polygons",
+    "ignored",
+    "texts",
+    "languages",
+)
 _MARKS = {
     "same": "[green]=[/]",
     "changed": "[yellow]≠[/]",
@@ -252,8 +260,8 @@ def _sample_lines(facts: SampleFacts) -> Iterator[tuple[str, str]]:
     attributes = facts.attributes
     if attributes.get("width") and attributes.get("height"):
         text = f"{attributes['width']} x {attributes['height']} (width x height)"
-        if attributes.get("orientation") not in (None, 1):
-            text += f", EXIF orientation {attributes['orientation']} undone"
+        if attributes.get("source_orientation") not in (None, 1):
+            text += f", EXIF orientation {attributes['source_orientation']} undone"
         yield "picture", text
     if facts.annotation is not None:
         polygons, ignored, texts, _, unusable = facts.annotation

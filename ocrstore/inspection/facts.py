@@ -199,7 +199,7 @@ def summarize(store: Store) -> Summary:
         samples=len(store),
         fingerprint=store.fingerprint,
         columns=tuple(_summarize_column(store, name) for name in store.columns),
-        attributes={field.name: str(field.type) for field in snapshot.index.attributes},
+        attributes={field.name: str(field.type) for field in store.attribute_fields},
         history=tuple(dict(entry) for entry in store.history),
         resident_nbytes=snapshot.mapping.resident_nbytes(),
     )

@@ -43,6 +43,8 @@ class OCRDataModule(LightningDataModule):
         view: str | int | None = None,
         columns: list[str] | None = None,
         expect: Recipe | str | None = None,
+        normalize: bool = False,
+        numpy: bool = False,
         seed: int = 0,
         window: int | None = None,
         uneven: Uneven = "pad",
@@ -67,6 +69,8 @@ class OCRDataModule(LightningDataModule):
             view: As in `OCRStoreDataset`.
             columns: As in `OCRStoreDataset`.
             expect: As in `OCRStoreDataset`.
+            normalize: As in `OCRStoreDataset`.
+            numpy: As in `OCRStoreDataset`.
             seed: Seeds the order of training.
             window: Shuffle in windows of that many row groups.
             uneven: What training does when the samples cannot be divided evenly between ranks:
@@ -104,7 +108,13 @@ class OCRDataModule(LightningDataModule):
         self.pin_memory = pin_memory
         self.persistent_workers = persistent_workers and num_workers > 0
         self.multiprocessing_context = multiprocessing_context if num_workers else None
-        self._options: dict[str, Any] = {"view": view, "columns": columns, "expect": expect}
+        self._options: dict[str, Any] = {
+            "view": view,
+            "columns": columns,
+            "expect": expect,
+            "normalize": normalize,
+            "numpy": numpy,
+        }
         self._datasets: dict[str, OCRStoreDataset] = {}
         self._sampler: ResumableSampler | None = None
         self._state: dict[str, int] | None = None

@@ -19,6 +19,7 @@ from ocrstore.errors import (
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
+from ocrstore.torch.annotations import is_annotated
 from ocrstore.torch.batch import Sample
 from ocrstore.torch.collate import (
     Computed,
@@ -68,6 +69,8 @@ class OCRStoreDataset(Dataset[Any]):
         fuse: bool = True,
         map_params: MapParams | None = None,
         memory: Strategy | None = None,
+        normalize: bool = False,
+        numpy: bool = False,
     ) -> None:
         """Open stores.
 
@@ -82,8 +85,13 @@ class OCRStoreDataset(Dataset[Any]):
             map_params: How maps are drawn after a transform; as in the view's recipe if not given.
             memory: The memory strategy (`leases`, `fresh` or `copy`); the best one for this system
                 if not given.
+            normalize: Hand out pictures as float32, normalised by the mean and std of the recipe,
+                and maps and masks as float32, for code that normalises nowhere. Four times the
+                memory of uint8; `DBNet` and the like normalise uint8 on their device.
+            numpy: Hand out arrays in place of tensors. They stay on the host.
 
         Raises:
+            SchemaError: `normalize`, and the store has no recipe.
             RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
                 have different recipes, columns or dtypes.
         """
@@ -98,10 +106,19 @@ class OCRStoreDataset(Dataset[Any]):
         names = None if columns is None else tuple(columns)
         view_name = None if view is None else str(view)
         self.views = tuple(
-            open_view(path, view=view_name, columns=names, strategy=memory)
+            open_view(
+                path,
+                view=view_name,
+                columns=names,
+                strategy=memory,
+                normalize=normalize,
+                numpy=numpy,
+            )
             for path in expand(paths)
         )
         for opened in self.views:
+            if normalize:
+                opened.mean_and_std  # noqa: B018  # raises here and not in a worker
             if expect is not None:
                 _enforce(opened, expect)
         _check_alike(self.views, transformed=transform is not None, maps_given=bool(map_params))
@@ -230,7 +247,9 @@ class OCRStoreDataset(Dataset[Any]):
     def _compute(self, row: int) -> Computed:
         assert self._augmented is not None
         number = int(np.searchsorted(self._starts, row, "right")) - 1
-        return self._augmented[number].compute(row - int(self._starts[number]), row)
+        computed = self._augmented[number].compute(row - int(self._starts[number]), row)
+        computed.index = self._refs(np.array([row], np.int64))
+        return computed
 
     def _compute_all(self, rows: IntArray) -> list[Computed]:
         return [self._compute(row) for row in rows.tolist()]
@@ -277,20 +296,30 @@ class OCRStoreDataset(Dataset[Any]):
         return done
 
     @cached_property
-    def anns(self) -> dict[str, list[npt.NDArray[np.float32]]]:
-        """File name -> polygons in the upright picture, for evaluators."""
-        return {name: annotation.polygons for name, annotation in self.annotations.items()}
+    def anns(self) -> dict[str, list[npt.NDArray[np.float32]] | None]:
+        """File name -> polygons in the upright picture, for evaluators.
+
+        None for a picture without an annotation, which is not the same as one without text.
+        """
+        return {
+            view.key(row): view.annotations.polygons(row) if is_annotated(view, row) else None
+            for view in self._checked_views()
+            for row in range(len(view))
+        }
 
     @cached_property
     def annotations(self) -> dict[str, Annotation]:
         """File name -> polygons in the upright picture, ignore flags and texts."""
-        for view in self.views:
-            view.check()
         return {
             view.key(row): view.annotations.annotation(row)
-            for view in self.views
+            for view in self._checked_views()
             for row in range(len(view))
         }
+
+    def _checked_views(self) -> tuple[StoreView, ...]:
+        for view in self.views:
+            view.check()
+        return self.views
 
     def __getstate__(self) -> dict[str, Any]:
         return {

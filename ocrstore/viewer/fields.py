@@ -69,7 +69,7 @@ def read_fields(store: Store, extra: Mapping[str, npt.NDArray[Any]]) -> Fields:
     ]
     for name, numbers in extra.items():
         fields.append(Field(name, NUMBER, _constant(pa.array(numbers, from_pandas=True))))
-    attributes = store.snapshot.index.attributes
+    attributes = store.attribute_fields
     fields += [_attribute(table, attribute) for attribute in attributes]
     for attribute in attributes:
         fields += _derived(table, attribute)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
@@ -53,8 +54,10 @@ def _shaped_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArra
     return jobs
 
 
-def run_jobs(jobs: list[Job], nbytes: int) -> None:
-    """Copy each source into its target; returns when all are copied."""
+def run_jobs(
+    jobs: list[Job], nbytes: int, *, work: Callable[[AnyArray, AnyArray], None] = np.copyto
+) -> None:
+    """Call `work` with each target and source, by default to copy; returns when all are done."""
     threads = 1
     if nbytes >= _MIN_THREADED_NBYTES and len(jobs) > 1:
         threads = min(torch.get_num_threads(), _MAX_THREADS, len(jobs))
@@ -62,11 +65,11 @@ def run_jobs(jobs: list[Job], nbytes: int) -> None:
     helpers: list[Future[None]] = []
     try:
         for _ in range(threads - 1):
-            helpers.append(_executor().submit(_copy_all, left))
+            helpers.append(_executor().submit(_do_all, left, work))
     except RuntimeError:
         pass  # the interpreter exits and starts no more threads: copy alone
     try:
-        _copy_all(left)
+        _do_all(left, work)
     finally:
         for helper in helpers:
             # do not wait for helper threads that were not scheduled yet
@@ -74,14 +77,14 @@ def run_jobs(jobs: list[Job], nbytes: int) -> None:
                 helper.result()
 
 
-def _copy_all(left: deque[Job]) -> None:
-    """Copy until no job is left; several threads may share the queue."""
+def _do_all(left: deque[Job], work: Callable[[AnyArray, AnyArray], None]) -> None:
+    """Work until no job is left; several threads may share the queue."""
     while True:
         try:
             target, source = left.popleft()
         except IndexError:
             return
-        np.copyto(target, source)
+        work(target, source)
 
 
 @lru_cache(maxsize=1)
