@@ -54,6 +54,9 @@ class SourceSample:
     annotated: bool = True
     """False for a picture without any annotation, which is not the same as no text."""
     problems: tuple[Problem, ...] = field(default=())
+    frame: str | None = None
+    """`raw` or `upright`: the frame of the polygons where the picture has an EXIF rotation; None
+    if the annotation does not say it."""
 
 
 class Annotation(NamedTuple):

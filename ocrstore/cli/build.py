@@ -17,6 +17,7 @@ from rich.table import Table
 from ocrstore.building.build import Size, make_recipe, prepare
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
+from ocrstore.building.frames import CHOICES
 from ocrstore.building.plan import BuildPlan, describe_interruption
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
@@ -50,7 +51,8 @@ from ocrstore.views import View
 def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
     """Return what a build would do and the expected sizes, for json.dumps."""
     expected, advice, free = _measure(plan, max_pixels)
-    bounds = measure_views(plan.views, source_scenes(plan.source, max_pixels=max_pixels))
+    scenes = source_scenes(plan.source, max_pixels=max_pixels, frames=plan.frames)
+    bounds = measure_views(plan.views, scenes)
     return {
         "store": str(plan.target),
         "action": plan.action,
@@ -87,7 +89,7 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     out.print(f"disk     {human_bytes(free)} free in {folder}: {room}")
     _print_advice(advice)
     with _measuring_bar(quiet=False) as measuring:
-        scenes = source_scenes(plan.source, max_pixels=max_pixels)
+        scenes = source_scenes(plan.source, max_pixels=max_pixels, frames=plan.frames)
         bounds = measure_views(plan.views, scenes, tell=measuring)
     for name, bound in bounds.items():
         print_bound(name, bound)
@@ -167,6 +169,12 @@ _SHOWN = 5
     help="Remove all polygons of the existing store if the source has none for its pictures.",
 )
 @click.option(
+    "--polygons-frame",
+    type=click.Choice(CHOICES),
+    help="Frame of the polygons of pictures with an EXIF rotation: raw, upright, or auto: by the "
+    "evidence of the whole source [default: as the store was built, else auto].",
+)
+@click.option(
     "--max-pixels",
     type=click.IntRange(1),
     default=DEFAULT_MAX_PIXELS,
@@ -199,6 +207,7 @@ def build_command(
     on_error: str,
     force: bool,
     drop_annotations: bool,
+    polygons_frame: str | None,
     max_pixels: int,
     dry_run: bool,
     report: Path | None,
@@ -241,6 +250,8 @@ def build_command(
             on_error=on_error,
             force=force,
             drop_annotations=drop_annotations,
+            polygons_frame=polygons_frame,
+            default_columns=kept is None and recipe is None and columns is None,
             max_pixels=max_pixels,
             auto_size=size == AUTO,
             measuring=measuring,

@@ -83,6 +83,14 @@ class Dialect(ABC):
         Raise `UnusableAnnotationError` when the entry as a whole cannot be used.
         """
 
+    def frame(self, entry: Entry) -> str | None:
+        """Return `raw` or `upright` where an annotation says in which frame its polygons are.
+
+        It matters for pictures with an EXIF rotation; without it `--polygons-frame` decides.
+        """
+        del entry
+        return None
+
     def other_names(self, entry: Entry) -> Sequence[str]:
         """Return further names for an entry that matched no picture; may be slow."""
         del entry

@@ -57,6 +57,16 @@ class Source:
         """Every sample's key, sorted."""
         return tuple(picture.key for picture in self._pictures)
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every picture's file, in the order of `keys`."""
+        return tuple(picture.path for picture in self._pictures)
+
+    @property
+    def has_annotations(self) -> bool:
+        """Whether any picture has an annotation."""
+        return bool(self._entries)
+
     def __len__(self) -> int:
         return len(self._pictures)
 
@@ -89,7 +99,10 @@ class Source:
             what = f"{where}: {type(exc).__name__} in the dialect {self.dialect}: {exc}"
             unusable = Problem("dialect-failed", shown(what), key=key)
         else:
-            return SourceSample(key, picture.path, tuple(polygons), problems=tuple(found))
+            frame = self._dialect.frame(entry)
+            return SourceSample(
+                key, picture.path, tuple(polygons), problems=tuple(found), frame=frame
+            )
         return SourceSample(key, picture.path, annotated=False, problems=(unusable,))
 
 
