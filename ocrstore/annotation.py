@@ -71,6 +71,18 @@ class Annotation(NamedTuple):
     """Polygons that were left out; 0 if the reader is strict."""
 
 
+class Turned(NamedTuple):
+    """A sample whose source had an EXIF rotation, which the build undid."""
+
+    row: int
+    source_orientation: int
+    frame: str | None
+    """The frame in which its polygons were given, `raw` (rotated along) or `upright` (kept); None
+    without polygons."""
+    reason: str
+    """Why that frame, as the build stored it."""
+
+
 class AllPolygons(NamedTuple):
     """The polygons of all samples, one behind the other."""
 
@@ -206,6 +218,22 @@ class AnnotationReader:
             return [[] for _ in range(self._count)]
         lines = [line or "" for line in listed.to_pylist()]
         return [lines[start:end] for start, end in itertools.pairwise(offsets.tolist())]
+
+    def turned(self) -> list[Turned]:
+        """Return the samples with an EXIF rotation, in row order."""
+        orientations = self.numbers("orientation", 1)
+        rows = np.flatnonzero(orientations > 1).tolist()
+        problems = self.problems() if rows else []
+        found = []
+        for row in rows:
+            frame, reason = None, "without polygons"
+            for line in problems[row]:
+                kind, _, message = line.partition(": ")
+                if kind in ("polygons-rotated", "polygons-upright"):
+                    frame = "raw" if kind == "polygons-rotated" else "upright"
+                    reason = message
+            found.append(Turned(row, int(orientations[row]), frame, reason))
+        return found
 
     @cached_property
     def _polygons(self) -> _Polygons:

@@ -81,6 +81,8 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
     yield "samples", f"[bold]{summary.samples:,}[/]"
     if facts.polygons is not None:
         yield "polygons", _polygons(facts)
+    if facts.turned:
+        yield "turned", _turned(facts)
     for entry in summary.history[-3:]:
         at = str(entry.get("at")).replace("T", " ").replace("Z", " UTC")
         words = f"{at} by {entry.get('by')}, {entry.get('samples')} samples"
@@ -137,6 +139,25 @@ def _polygons(facts: Facts) -> str:
         plural = "" if found.samples_without == 1 else "s"
         text += f"; {found.samples_without:,} sample{plural} without any"
     return text
+
+
+def _turned(facts: Facts) -> str:
+    """Return how many pictures had an EXIF rotation, in which frame their polygons were, which."""
+    frames = [turned.frame for turned in facts.turned.values()]
+    words = [
+        f"{frames.count(frame):,} {done}"
+        for frame, done in (
+            ("raw", "with polygons rotated along"),
+            ("upright", "with polygons that were upright already"),
+            (None, "without polygons"),
+        )
+        if frame in frames
+    ]
+    keys = [shown(key) for key in facts.turned]
+    listed = ", ".join(keys[:_KEYS_SHOWN])
+    more = " … (--json lists all)" if len(keys) > _KEYS_SHOWN else ""
+    pictures = counted(len(keys), "picture")
+    return f"{pictures} with an EXIF rotation: {', '.join(words)}; {listed}{more}"
 
 
 def _generation(summary: Summary) -> str:

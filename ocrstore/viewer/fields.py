@@ -1,7 +1,8 @@
 """List the fields to filter and sort samples by: attributes and numbers derived from them.
 
 A list has its length as a further field (`polygons_count`), a list of flags also how many are set
-(`ignored_true`), a column the bytes that it takes (`image_nbytes`).
+(`ignored_true`), a column the bytes that it takes (`image_nbytes`). `turned` is whether the source
+had an EXIF rotation, `polygons_frame` the frame its polygons were in (raw or upright).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ocrstore.annotation import AnnotationReader
 from ocrstore.store import Store
 
 NUMBER, TEXT, FLAG, TEXTS, OTHER = "number", "text", "flag", "texts", "other"
@@ -73,9 +75,27 @@ def read_fields(store: Store, extra: Mapping[str, npt.NDArray[Any]]) -> Fields:
     fields += [_attribute(table, attribute) for attribute in attributes]
     for attribute in attributes:
         fields += _derived(table, attribute)
+    if "source_orientation" in table.column_names:
+        fields += _turned(store)
     for name in store.columns:
         fields.append(Field(f"{name}_nbytes", NUMBER, _constant(pa.array(store[name].nbytes))))
     return Fields(fields)
+
+
+def _turned(store: Store) -> list[Field]:
+    def frames() -> list[str | None]:
+        found: list[str | None] = [None] * len(store)
+        for turned in AnnotationReader(store, strict=False).turned():
+            found[turned.row] = turned.frame
+        return found
+
+    def flags() -> npt.NDArray[np.bool_]:
+        return AnnotationReader(store, strict=False).numbers("orientation", 1) > 1
+
+    return [
+        Field("turned", FLAG, lambda: pa.array(flags())),
+        Field("polygons_frame", TEXT, lambda: pa.array(frames(), pa.string())),
+    ]
 
 
 def _attribute(table: pa.Table, attribute: pa.Field) -> Field:
