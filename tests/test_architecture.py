@@ -74,7 +74,8 @@ __init__      : errors version | building format recipe store verification
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")
 PLACES = {
     "torch": ("torch", "dbnet"),
-    "lightning": ("torch", "dbnet"),
+    "lightning": ("torch",),
+    "pytorch_lightning": (),  # found by torch/lightning_bases.py
     "torchmetrics": ("dbnet",),
     "torchdata": ("torch",),
     "lmdb": ("format",),

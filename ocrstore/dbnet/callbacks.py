@@ -8,19 +8,23 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812  # its own documentation calls it so
 import numpy as np
 import torch
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from ocrstore.dbnet.checkpoint import write_checkpoint
 from ocrstore.dbnet.predict import draw_boxes, grid, write_picture
 from ocrstore.evaluation.results import ground_truth_of
 from ocrstore.geometry import transform_points
+from ocrstore.torch.lightning_bases import (
+    Callback,
+    L,
+    ModelCheckpoint,
+    RichProgressBar,
+    SIGTERMException,
+    TorchCheckpointIO,
+    every,
+)
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -221,7 +225,7 @@ class PredictionPictures(Callback):
         sheet = grid(kept)
         write_picture(self.folder / f"epoch-{trainer.current_epoch:04d}.jpg", sheet)
         for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
+            if isinstance(logger, every("loggers.TensorBoardLogger")):
                 logger.experiment.add_image(
                     "predictions", sheet, trainer.global_step, dataformats="HWC"
                 )

@@ -14,18 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import (
-    Callback,
-    EarlyStopping,
-    LearningRateMonitor,
-    ModelCheckpoint,
-)
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
-from lightning.pytorch.loggers.csv_logs import ExperimentWriter
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ocrstore.dbnet.callbacks import (
     BestCheckpoint,
@@ -56,6 +45,7 @@ from ocrstore.pipeline import default_augmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
+from ocrstore.torch.lightning_bases import Callback, L, ModelCheckpoint
 from ocrstore.views import find_view
 
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
@@ -199,7 +189,7 @@ def fit(
         with silent_log_threads():
             trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
     except SystemExit as exc:
-        if stop.received or isinstance(exc, SIGTERMException):
+        if stop.received or isinstance(exc, L.utilities.exceptions.SIGTERMException):
             raise SystemExit(128 + signal.SIGTERM) from None
         # what Lightning makes of a Ctrl-C; it also ignores any further one
         if not trainer.interrupted:
@@ -259,17 +249,18 @@ def _trainer(
     folder: Path,
     params: TrainParams,
     callbacks: list[Callback],
-    loggers: list[Logger],
+    loggers: list[L.loggers.Logger],
     *,
     quiet: bool,
 ) -> L.Trainer:
     callbacks = [
         *callbacks,
-        LearningRateMonitor("step"),
+        L.callbacks.LearningRateMonitor("step"),
         PredictionPictures(folder / "pictures", every=params.pictures_every),
     ]
     if params.patience is not None:
-        callbacks.append(EarlyStopping("val_hmean", mode="max", patience=params.patience))
+        patience = params.patience
+        callbacks.append(L.callbacks.EarlyStopping("val_hmean", mode="max", patience=patience))
     if not quiet:
         callbacks.append(ProgressBar())
     try:
@@ -291,20 +282,20 @@ def _trainer(
             enable_progress_bar=not quiet,
             enable_model_summary=not quiet,
         )
-    except (MisconfigurationException, ValueError, TypeError) as exc:
+    except (L.utilities.exceptions.MisconfigurationException, ValueError, TypeError) as exc:
         raise SchemaError(
             f"accelerator {params.accelerator!r} with devices {params.devices!r} cannot be used"
             f" here: {exc}"
         ) from exc
 
 
-def _loggers(folder: Path, resumed_at: int | None) -> list[Logger]:
+def _loggers(folder: Path, resumed_at: int | None) -> list[L.loggers.Logger]:
     """Return the loggers; a resumed training continues the newest log of the folder.
 
     What the interrupted training had logged beyond the checkpoint's step is dropped: these steps
     are trained again.
     """
-    csv_logger = _continued_table(folder, resumed_at) or CSVLogger(folder, name="csv")
+    csv_logger = _continued_table(folder, resumed_at) or L.loggers.CSVLogger(folder, name="csv")
     if not has_tensorboard():
         return [csv_logger]
     events = None if resumed_at is None else _newest(folder / "tensorboard", "")
@@ -312,22 +303,23 @@ def _loggers(folder: Path, resumed_at: int | None) -> list[Logger]:
     options: dict[str, Any] = {"flush_secs": 2}
     if events is not None:
         options |= {"version": events.name, "purge_step": resumed_at}
-    return [csv_logger, TensorBoardLogger(folder, name="tensorboard", **options)]
+    return [csv_logger, L.loggers.TensorBoardLogger(folder, name="tensorboard", **options)]
 
 
-def _continued_table(folder: Path, resumed_at: int | None) -> CSVLogger | None:
+def _continued_table(folder: Path, resumed_at: int | None) -> L.loggers.CSVLogger | None:
     """Return a logger with the rows of the newest table before a step; None without a table."""
     table = None if resumed_at is None else _newest(folder / "csv", "metrics.csv")
     if table is None or resumed_at is None:
         return None
     with table.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_at]
-    logger = CSVLogger(folder, name="csv", version=table.parent.name)
+    logger = L.loggers.CSVLogger(folder, name="csv", version=table.parent.name)
     with warnings.catch_warnings():
         # Lightning deletes the table that is there: its rows are written again at once
         warnings.filterwarnings("ignore", message="Experiment logs directory")
         writer = logger.experiment
-    if isinstance(writer, ExperimentWriter):  # ranks other than the first have a dummy
+    # ranks other than the first have a dummy
+    if isinstance(writer, L.loggers.csv_logs.ExperimentWriter):
         for row in rows:
             writer.metrics.append({name: float(value) for name, value in row.items() if value})
             writer.metrics[-1]["step"] = int(row["step"])

@@ -7,11 +7,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from ocrstore.errors import SchemaError
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
+from ocrstore.torch.lightning_bases import LightningDataModule
 from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
 

@@ -18,7 +18,7 @@ from ocrstore.errors import SchemaError
 from ocrstore.recipe import Recipe
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("lightning")
+pytest.importorskip("ocrstore.torch.lightning_bases")
 
 # what Lightning warns of in a small training is meant here
 pytestmark = [

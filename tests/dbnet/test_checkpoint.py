@@ -54,7 +54,7 @@ def test_a_folder_that_is_a_file(tmp_path):
 LIMITED = """
 import json, os, resource, sys, warnings
 warnings.simplefilter("ignore")
-import lightning as L
+from ocrstore.torch.lightning_bases import L
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.dbnet.train import TrainParams, fit
 from ocrstore.errors import WriteError

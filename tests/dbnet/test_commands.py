@@ -343,7 +343,7 @@ def test_wrong_use_is_explained(store, tmp_path):
 
 DDP = """
 import json, sys
-import lightning as L
+from ocrstore.torch.lightning_bases import L
 from ocrstore.dbnet.train import TrainParams, fit
 from ocrstore.dbnet.network import ModelConfig
 

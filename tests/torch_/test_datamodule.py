@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from ocrstore.errors import SchemaError
 from ocrstore.torch import Batch, OCRDataModule, OCRStoreDataset, ResumableSampler
 
-lightning = pytest.importorskip("lightning.pytorch")
+lightning = pytest.importorskip("ocrstore.torch.lightning_bases").L
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*num_workers"),
