@@ -312,6 +312,19 @@ def read_annotation(store: Store, row: int, **options: Any) -> Annotation:
     return AnnotationReader(store, row=row, **options).annotation(0)
 
 
+def require_polygons(store: Store, purpose: str) -> None:
+    """Raise SchemaError if no sample has a polygon; `purpose` is what they are needed to do."""
+    reader = AnnotationReader(store, strict=False)
+    if reader.all_polygons().counts.any():
+        return
+    known = int(reader.numbers("annotated", 1).sum())
+    raise SchemaError(
+        f"{store.path}: no polygon in any of its {len(store)} samples ({known} of them annotated), "
+        f"so there is nothing to {purpose}. Build it again with the annotations: ocrstore build "
+        f"IMAGES --annotations PATH --out {store.path} --size 640"
+    )
+
+
 def typed_attributes(schema: pa.Schema) -> frozenset[str]:
     """Return which attributes of an annotation a store has, of the type that a build gives them.
 

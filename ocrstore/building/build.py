@@ -176,12 +176,13 @@ def prepare(
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     source = open_source(images, annotations=annotations, format=format)
     chosen: list[str] = []
-    if default_columns and folder is None and not source.has_annotations:
+    fresh = force or not Path(out).exists()  # an existing store keeps its columns
+    if fresh and default_columns and folder is None and not source.has_annotations:
         recipe = replace(recipe, columns=tuple(c for c in recipe.columns if c.name not in MAPS))
         chosen.append("no annotations, so no maps; --columns makes empty ones")
     with ExitStack() as opened:
         old = None
-        if Path(out).exists() and not force:
+        if not fresh:
             # its rows passed the --max-pixels of another build
             old = opened.enter_context(Store(out, max_row_nbytes=MAX_ROW_NBYTES))
         frames, why = decide_rule(source, old, polygons_frame)

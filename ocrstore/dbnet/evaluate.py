@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ocrstore.annotation import require_polygons
 from ocrstore.dbnet.checkpoint import provenance_of
 from ocrstore.dbnet.predict import Detector
 from ocrstore.dbnet.scoring import Scoring
@@ -37,7 +38,9 @@ def evaluate(
 
     Raises:
         RecipeMismatchError: The recipes differ; the message lists the fields.
+        SchemaError: The store has no polygons to compare with.
     """
+    require_polygons(open_store(store), "compare with")
     if not any_recipe:
         found = provenance_of(open_store(store), view=view)
         detector.provenance.require_same_recipe(

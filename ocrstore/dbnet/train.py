@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ocrstore.annotation import require_polygons
 from ocrstore.dbnet.callbacks import (
     BestCheckpoint,
     DurableCheckpointIO,
@@ -145,6 +146,9 @@ def fit(
     require_writable(folder)
     if resume is None and not force:
         require_unused(folder)
+    require_polygons(open_store(train), "learn from")
+    if val is not None:
+        require_polygons(open_store(val), "measure H-mean with")
     provenance = provenance_of(open_store(train), view=view)
     require_same_views(provenance, val or train, view)
     # augmented pictures get maps of their own; what is measured on must have them

@@ -276,12 +276,21 @@ class OCRStoreDataset(Dataset[Any]):
         for view, _, store_rows in self._refs(rows).groups():
             view.read_ahead(store_rows)
 
+    def _reads(self) -> list[tuple[str, ...]]:
+        """Return the columns of each view that samples are made of."""
+        if self._augmented is None:
+            return [view.names for view in self.views]
+        return [augmented.reads for augmented in self._augmented]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the stored bytes of all that this data set uses."""
+        pairs = zip(self.views, self._reads(), strict=True)
+        return sum(view.nbytes_of(names) for view, names in pairs)
+
     def warm(self, *, progress: Progress | None = None) -> int:
         """Read all that this data set uses into the page cache; return the number of bytes."""
-        if self._augmented is None:
-            reads = [view.names for view in self.views]
-        else:
-            reads = [augmented.reads for augmented in self._augmented]
+        reads = self._reads()
         sizes = [view.nbytes_of(names) for view, names in zip(self.views, reads, strict=True)]
         done = 0
         for view, names, size in zip(self.views, reads, sizes, strict=True):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ocrstore
+from tests.building.test_frames import EITHER, RAW, UPRIGHT, Words
 
 
 @pytest.fixture
@@ -280,3 +281,26 @@ def test_without_the_build_extra(images, tmp_path):
     code_, out, _ = run("--help")
     assert code_ == 0 and "(pip install 'ocrstore[build]')" in out
     assert run("verify", store)[0] == 0
+
+
+def test_the_frame_of_polygons(tmp_path, run):
+    """The option is asked for with exit code 2; inspect and report list the turned pictures."""
+    words = Words(tmp_path)
+    words.add("raw.jpg", RAW)
+    words.add("up.jpg", UPRIGHT)
+    words.add("open.jpg", EITHER)
+    command = ["build", words.images, "--out", words.store, "--annotations", words.file]
+    code, _, error = run(*command)
+    assert code == 2 and "--polygons-frame raw or upright" in " ".join(error.split())
+    assert run(*command, "--size", 64, "--polygons-frame", "raw")[0] == 0
+    code, out, _ = run("inspect", words.store, "--json")
+    assert {key: one["frame"] for key, one in json.loads(out)["turned"].items()} == {
+        "open.jpg": "raw",
+        "raw.jpg": "raw",
+        "up.jpg": "upright",
+    }
+    assert "3 pictures with an EXIF rotation" in run("inspect", words.store)[1]
+    page = tmp_path / "report.html"
+    assert run("report", words.store, "--out", page)[0] == 0
+    section = page.read_text().partition('id="turned"')[2].partition("</section>")[0]
+    assert section.count("data:image/jpeg") == 3 and "would fit either way" in section
