@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +80,7 @@ class LoadingMeter:
             raise ValueError(f"log_every_n={log_every_n}: expected at least 1")
         self._views = dataset.views
         self._row_nbytes = dataset.nbytes / max(1, len(dataset))
-        self._every = log_every_n
+        self.log_every_n = log_every_n
         self._step = 0
         self._waiting_since: float | None = None
         self._restart()
@@ -105,7 +106,7 @@ class LoadingMeter:
 
     def figures(self) -> LoadingFigures | None:
         """Return the figures of the last `log_every_n` batches; None if these are not over yet."""
-        if self._batches < self._every:
+        if self._batches < self.log_every_n:
             return None
         before, after = self._read, _read_nbytes()
         read = None if before is None or after is None else max(0, after - before)
@@ -125,10 +126,16 @@ class LoadingMeter:
         return found
 
 
+_METERS: weakref.WeakKeyDictionary[Iterable[Any], LoadingMeter] = weakref.WeakKeyDictionary()
+"""Those of loaders that are in use."""
+
+
 def log_every_n(
     loader: Iterable[Any], n: int, *, emit: Callable[[str], None] = print, writer: Any = None
 ) -> Iterator[Any]:
     """Yield the batches of a loader, and say every n batches what loading took.
+
+    Batches are counted over all passes of a loader; the time between two passes counts, too.
 
     Args:
         loader: A DataLoader of an `OCRStoreDataset`.
@@ -136,7 +143,9 @@ def log_every_n(
         emit: Called with the line.
         writer: A TensorBoard SummaryWriter, which also gets the figures.
     """
-    meter = LoadingMeter(find_dataset(loader), log_every_n=n)
+    meter = _METERS.get(loader)
+    if meter is None or meter.log_every_n != n:
+        meter = _METERS[loader] = LoadingMeter(find_dataset(loader), log_every_n=n)
     batches = iter(loader)
     while True:
         meter.wait()
