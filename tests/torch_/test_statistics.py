@@ -72,7 +72,7 @@ def test_the_callback(store_path, tmp_path, package):
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    data = OCRDataModule(train=store_path, batch_size=4, num_workers=0)
+    data = OCRDataModule(train=store_path, val=store_path, batch_size=4, num_workers=0)
     trainer.fit(Module(), data)
     steps = trainer.global_step
     assert len(lines) == steps // 2
