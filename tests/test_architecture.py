@@ -53,16 +53,17 @@ metadata pipeline problems recipe schema shared_slots sources store verification
 view_bound views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
-torch         : annotation buffers errors machine metadata pipeline schema stopwatch store views \
-whole_file | augment maps recipe shared_slots
+torch         : annotation buffers errors keys machine metadata pipeline schema stopwatch store \
+views whole_file | augment maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema \
-sources store torch views whole_file
+dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
+recipe schema sources store torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
-report        : annotation errors inspection problems schema store version views whole_file
-viewer        : annotation errors evaluation geometry schema store views
+report        : annotation errors evaluation inspection problems schema store version views \
+whole_file
+viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : annotation building decode errors export format inspection interrupts keys machine \
 maps problems recipe report schema sources store verification version view_bound views \

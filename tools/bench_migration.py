@@ -89,7 +89,9 @@ def hmean(loader) -> float:
             found = detect_one(prob, inverse_matrix=matrix)
             truths = [project(polygon, matrix) for polygon in batch["polygons"][row]]
             flags = np.asarray(batch["ignored"][row], bool)
-            results.add(batch["image_filename"][row], found.polygons, truths, flags, [None] * len(flags))
+            results.add(
+                batch["image_filename"][row], found.polygons, truths, flags, [None] * len(flags)
+            )
     return results.icdar.hmean
 
 
@@ -116,7 +118,9 @@ def main() -> None:
 
             store = str(Path(temporary, "val.ocrs"))
             ocrstore.build(Path(folder, "images"), store, annotations=Path(folder, "gt"))
-        print("| | first epoch | later epochs | memory | page cache | H-mean |\n|---|---|---|---|---|---|")
+        print(
+            "| | first epoch | later epochs | memory | page cache | H-mean |\n|---|---|---|---|---|---|"
+        )
         for way, title in WAYS.items():
             command = [sys.executable, __file__, "--only", way, "--store", store]
             done = subprocess.run(

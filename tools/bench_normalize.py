@@ -66,7 +66,9 @@ def main() -> None:
                 began = time.perf_counter()
                 way(first)
                 best[way] = min(best[way], time.perf_counter() - began)
-    print(f"{nbytes / 1e6:.0f} MB a batch, {torch.get_num_threads()} threads; the best of all batches")
+    print(
+        f"{nbytes / 1e6:.0f} MB a batch, {torch.get_num_threads()} threads; the best of all batches"
+    )
     for way in ways:
         print(
             f"{way.__name__:>8}: {1000 * best[way]:7.2f} ms {nbytes / 1e9 / best[way]:6.1f} GB/s"

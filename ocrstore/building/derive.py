@@ -130,6 +130,10 @@ class FrameRule:
         return given, [Problem(kind, message, key=sample.key)]
 
 
+AUTO_FRAME = FrameRule()
+"""Each picture by itself; polygons that fit both frames are raw."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What all samples of a build have in common; sent to each worker once."""
@@ -140,7 +144,7 @@ class Job:
     """The views to derive from a stored picture; its other columns are still valid."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     maps_folder: Path | None = None
-    frames: FrameRule = FrameRule()
+    frames: FrameRule = AUTO_FRAME
     store: Path | None = None
     """The store that holds the pictures and polygons of tasks with a row."""
     modules: tuple[str, ...] = ()

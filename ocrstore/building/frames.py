@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ocrstore.annotation import AnnotationReader, SourceSample
-from ocrstore.building.derive import FrameRule, file_state
+from ocrstore.building.derive import AUTO_FRAME, FrameRule, file_state
 from ocrstore.decode import open_picture
 from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.geometry import frame_of, upright_size
@@ -42,7 +42,7 @@ class Rotated:
 def recorded_rule(store: Store) -> FrameRule:
     """Return by which rule a store was built; builds that record none guessed picture by picture."""
     found = build_record(store).get("polygons_frame")
-    return FrameRule() if found is None else FrameRule(found["asked"], found["ambiguous"])
+    return AUTO_FRAME if found is None else FrameRule(found["asked"], found["ambiguous"])
 
 
 def rotated_pictures(source: Source, old: Store | None) -> Iterator[Rotated]:
@@ -102,7 +102,7 @@ def decide_rule(source: Source, old: Store | None, asked: str | None) -> tuple[F
                 counts[fits] += 1
     raw, upright = counts["stored"], counts["upright"]
     if not ambiguous:
-        return FrameRule(), ""
+        return AUTO_FRAME, ""
     examples = ", ".join(map(shown, ambiguous[:_KEYS_SHOWN]))
     examples += ", ..." if len(ambiguous) > _KEYS_SHOWN else ""
     evidence = (

@@ -14,7 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from ocrstore.annotation import AnnotationReader, Problem, SourceSample
-from ocrstore.building.derive import FrameRule, annotation_hash, file_state, read_picture
+from ocrstore.building.derive import (
+    AUTO_FRAME,
+    FrameRule,
+    annotation_hash,
+    file_state,
+    read_picture,
+)
 from ocrstore.building.frames import reframed
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import CorruptStoreError, SchemaError, SourceError
@@ -49,7 +55,7 @@ class BuildPlan:
     """Columns that a rewrite copies for unchanged samples."""
     families: Mapping[str, str] | None = None
     maps_folder: Path | None = None
-    frames: FrameRule = FrameRule()
+    frames: FrameRule = AUTO_FRAME
     force: bool = False
     unfinished: Unfinished | None = None
     """The work of an interrupted build."""
@@ -157,7 +163,7 @@ def plan_build(
     force: bool,
     maps_folder: Path | None,
     drop_annotations: bool = False,
-    frames: FrameRule = FrameRule(),
+    frames: FrameRule = AUTO_FRAME,
 ) -> BuildPlan:
     """Plan a build of one view, which becomes the default view; other views are kept.
 
@@ -429,7 +435,7 @@ def name_work(
     images: Path | None,
     families: dict[str, str],
     maps_folder: Path | None,
-    frames: FrameRule = FrameRule(),
+    frames: FrameRule = AUTO_FRAME,
 ) -> str:
     """Return a token of everything that the result depends on, except the pictures' content.
 

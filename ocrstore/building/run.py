@@ -16,7 +16,7 @@ import xxhash
 
 from ocrstore.annotation import AnnotationReader, Problem
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
-from ocrstore.building.derive import Derived, FrameRule, Job, JPEGBytes, Task
+from ocrstore.building.derive import AUTO_FRAME, Derived, FrameRule, Job, JPEGBytes, Task
 from ocrstore.building.estimate import check_disk_space
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
 from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
@@ -185,13 +185,17 @@ class _Run:
         source, problems = describe_source(self.source), describe_problems(self.report.problems)
         age = "annotations_mtime_ns"
         frames = asdict(self.plan.frames)
-        recorded_source = recorded["source"].get(age), recorded.get("problems"), (
-            recorded.get("polygons_frame", asdict(FrameRule()))
+        recorded_source = (
+            recorded["source"].get(age),
+            recorded.get("problems"),
+            (recorded.get("polygons_frame", asdict(AUTO_FRAME))),
         )
         measured = bool(self.report.bounds)
         if not measured:  # the build was of a version that did not, or there are no polygons
             self._measure_views(self.plan.old.keys)
-        if recorded_source == (source[age], problems, frames) and measured == bool(self.report.bounds):
+        if recorded_source == (source[age], problems, frames) and measured == bool(
+            self.report.bounds
+        ):
             return
         with (
             suppress(StoreBusyError, WriteError),  # the record stays as it was
@@ -493,7 +497,7 @@ def build_fingerprint(
     recipes: Sequence[str],
     decoders: Mapping[str, str],
     sources: Mapping[str, tuple[int, int]],
-    frames: FrameRule = FrameRule(),
+    frames: FrameRule = AUTO_FRAME,
 ) -> str:
     """Hash everything that a store's content depends on.
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.annotation import AnnotationReader
-from ocrstore.building.derive import FrameRule, why_undrawable
+from ocrstore.building.derive import AUTO_FRAME, FrameRule, why_undrawable
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SchemaError
 from ocrstore.evaluation.icdar2015 import Figures, over_pictures, pair
@@ -81,7 +81,7 @@ def spread(count: int, wanted: int) -> Sequence[int]:
 
 
 def source_scenes(
-    source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS, frames: FrameRule = FrameRule()
+    source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS, frames: FrameRule = AUTO_FRAME
 ) -> list[Scene]:
     """Read polygons and headers of up to `SAMPLES` pictures; what cannot be read is left out."""
     scenes = []

@@ -192,9 +192,10 @@ class Record:
     def to(self: R, *args: Any, **kwargs: Any) -> R:
         """Return a copy with its tensors passed through `Tensor.to(...)`.
 
-        Those that describe samples (`ON_HOST`) are left as they are, and so are arrays. Copies from page-locked memory
-        to CUDA and XPU are not waited for, unless `non_blocking=False` is given. Lists (polygons,
-        texts, ...) that were not accessed yet are still made at first access.
+        Those that describe samples (`ON_HOST`) are left as they are, and so are arrays. Copies
+        from page-locked memory to CUDA and XPU are not waited for, unless `non_blocking=False` is
+        given. Lists (polygons, texts, ...) that were not accessed yet are still made at first
+        access.
         """
         move = _mover(args, kwargs)
         moved: dict[str, Any] = {}
