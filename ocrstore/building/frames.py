@@ -1,8 +1,8 @@
 """Decide in which frame the polygons of pictures with an EXIF rotation are.
 
-Annotation tools disagree about EXIF: some draw on the raw picture, as it is stored in the file, some
-on the upright one. Polygons that fit one of the two only tell by themselves. For the others the
-evidence of the whole source decides, or the user.
+Annotation tools disagree about EXIF: some draw on the raw picture, as it is stored in the file,
+some on the upright one. Polygons that fit one of the two only tell by themselves. For the others
+the evidence of the whole source decides, or the user.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rotated:
 
 
 def recorded_rule(store: Store) -> FrameRule:
-    """Return by which rule a store was built; builds that record none guessed picture by picture."""
+    """Return by which rule a store was built; without a record each picture was guessed alone."""
     found = build_record(store).get("polygons_frame")
     return AUTO_FRAME if found is None else FrameRule(found["asked"], found["ambiguous"])
 

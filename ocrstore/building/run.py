@@ -185,17 +185,16 @@ class _Run:
         source, problems = describe_source(self.source), describe_problems(self.report.problems)
         age = "annotations_mtime_ns"
         frames = asdict(self.plan.frames)
-        recorded_source = (
-            recorded["source"].get(age),
-            recorded.get("problems"),
-            (recorded.get("polygons_frame", asdict(AUTO_FRAME))),
-        )
         measured = bool(self.report.bounds)
         if not measured:  # the build was of a version that did not, or there are no polygons
             self._measure_views(self.plan.old.keys)
-        if recorded_source == (source[age], problems, frames) and measured == bool(
-            self.report.bounds
-        ):
+        same = (
+            recorded["source"].get(age) == source[age]
+            and recorded.get("problems") == problems
+            and recorded.get("polygons_frame", asdict(AUTO_FRAME)) == frames
+            and measured == bool(self.report.bounds)
+        )
+        if same:
             return
         with (
             suppress(StoreBusyError, WriteError),  # the record stays as it was
