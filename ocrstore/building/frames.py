@@ -8,10 +8,11 @@ the evidence of the whole source decides, or the user.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ocrstore.annotation import AnnotationReader, SourceSample
+from ocrstore.annotation import AnnotationReader, FoundSample, ReadableFile
 from ocrstore.building.derive import AUTO_FRAME, FrameRule, file_state
 from ocrstore.decode import open_picture
 from ocrstore.errors import DecodeError, SchemaError, SourceError
@@ -31,7 +32,7 @@ _KEYS_SHOWN = 3
 class Rotated:
     """A picture with an EXIF rotation and polygons."""
 
-    sample: SourceSample
+    sample: FoundSample
     orientation: int
     stored_size: tuple[int, int]
     """(width, height) before the rotation."""
@@ -159,16 +160,15 @@ def _known(old: Store) -> dict[str, _Known]:
     return found
 
 
-def _read_orientation(path: Path) -> tuple[int, tuple[int, int]]:
+def _read_orientation(path: ReadableFile) -> tuple[int, tuple[int, int]]:
     """Return a picture's EXIF orientation and its stored size."""
-    with path.open("rb") as file:
-        data = file.read(_HEAD_NBYTES)
-        if data.startswith(b"\xff\xd8"):
-            try:
-                picture = open_picture(data, max_pixels=2**62)
-            except DecodeError:
-                pass  # a longer header
-            else:
+    if isinstance(path, Path):
+        with path.open("rb") as file:
+            head = file.read(_HEAD_NBYTES)
+        # a longer header, and what may say its orientation at the end, is read below
+        with suppress(DecodeError):
+            if head.startswith(b"\xff\xd8"):
+                picture = open_picture(head, max_pixels=2**62)
                 return picture.orientation, picture.size
-        picture = open_picture(data + file.read(), max_pixels=2**62)
-        return picture.orientation, picture.size
+    picture = open_picture(path.read_bytes(), max_pixels=2**62)
+    return picture.orientation, picture.size
