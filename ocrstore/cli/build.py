@@ -17,7 +17,6 @@ from rich.table import Table
 from ocrstore.building.build import Size, make_recipe, part_of, prepare
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
-from ocrstore.building.frames import CHOICES
 from ocrstore.building.plan import BuildPlan, describe_interruption
 from ocrstore.building.run import BuildProgress, execute
 from ocrstore.building.run import Progress as Tell
@@ -200,7 +199,7 @@ def _parts(
 )
 @click.option(
     "--polygons-frame",
-    type=click.Choice(CHOICES),
+    type=click.Choice(["auto", "raw", "upright"]),
     help="Frame of the polygons of pictures with an EXIF rotation: raw, upright, or auto: by the "
     "evidence of the whole source [default: as the store was built, else auto].",
 )
