@@ -133,3 +133,12 @@ def test_pictures_without_annotations(words):
     assert any("no annotations, so no maps" in reason for reason in report.reasons)
     asked = words.build(annotations=None, columns=["tensor", "prob_map"], force=True)
     assert set(asked.columns) == {"tensor", "prob_map"}
+
+
+def test_annotations_that_come_later(words):
+    """With a size the store gets its maps then."""
+    words.add("a.jpg", RAW)
+    ocrstore.build(words.images, words.store, annotations=None, format="folder", size=64)
+    assert "prob_map" not in ocrstore.open(words.store).columns
+    words.build()
+    assert "prob_map" in ocrstore.open(words.store).columns
