@@ -116,7 +116,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'ocrstore' has no attribute {name!r}")
     import importlib
 
-    home = importlib.import_module(_HOMES[name])
+    from ocrstore.packages import explain_imports
+
+    with explain_imports():
+        home = importlib.import_module(_HOMES[name])
     value = globals()[name] = getattr(home, "open_store" if name == "open" else name)
     return value
 

@@ -31,6 +31,7 @@ shared_slots  : errors
 annotation    : errors | store
 schema        :
 whole_file    :
+packages      :
 metadata      : errors keys | store
 view_bound    : errors metadata
 problems      : annotation
@@ -53,8 +54,8 @@ metadata pipeline problems recipe schema shared_slots sources store verification
 view_bound views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
-torch         : annotation buffers errors keys machine metadata pipeline schema stopwatch store \
-views whole_file | augment maps recipe shared_slots
+torch         : annotation buffers errors keys machine metadata packages pipeline schema stopwatch \
+store views whole_file | augment maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
 recipe schema sources store torch views whole_file
@@ -65,11 +66,11 @@ report        : annotation errors evaluation inspection problems schema store ve
 whole_file
 viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
-cli           : annotation building decode errors export format inspection interrupts keys machine \
-maps problems recipe report schema sources store verification version view_bound views \
-| dbnet evaluation pipeline torch viewer
+cli           : errors format interrupts keys machine packages schema version view_bound \
+| annotation building dbnet decode evaluation export inspection maps pipeline problems recipe \
+report sources store torch verification viewer views
 __main__      : interrupts | cli
-__init__      : errors version | building format recipe sources store verification
+__init__      : errors version | building format packages recipe sources store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import albumentations as A
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,8 @@ from ocrstore.geometry import longest_side
 from ocrstore.maps import MapParams
 from ocrstore.recipe import Recipe, ViewColumn, read_recipe
 from ocrstore.schema import COLUMNS
+
+A = pytest.importorskip("albumentations")
 
 PIPELINE = A.Compose([A.Resize(96, 160), A.HorizontalFlip(p=1)])
 

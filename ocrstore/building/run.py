@@ -314,8 +314,7 @@ class _Run:
                 if row is not None and copy_only:
                     self._copy(writer, key, row)
                 else:
-                    _, outcome = next(outcomes)
-                    self._take(writer, key, row, outcome)
+                    self._take(writer, key, row, next(outcomes)[1])
                 self._done += 1
                 self._tell()
                 if self._annotated >= DOUBTFUL_PICTURES:

@@ -9,7 +9,7 @@ import traceback
 
 import click
 
-from ocrstore.cli.console import MissingPackageError, explain_missing, fail, human_bytes
+from ocrstore.cli.console import fail, human_bytes
 from ocrstore.errors import (
     OCRStoreError,
     RecipeMismatchError,
@@ -24,8 +24,8 @@ from ocrstore.keys import shown_lines
 from ocrstore.machine import address_space_limit, memory_shortage
 from ocrstore.version import __version__
 
-# command -> module below ocrstore.cli and its function; imported when used, so that a command
-# needs only its own dependencies
+# command -> module below ocrstore.cli and its function. A module imports nothing but click and rich
+# until its command runs: a help page comes at once, and a command needs only its own dependencies
 COMMANDS = {
     "add-view": "add_view:add_view_command",
     "build": "build:build_command",
@@ -67,29 +67,9 @@ class _Commands(click.Group):
         if place is None:
             return None
         module, name = place.split(":")
-        try:
-            with explain_missing(cmd_name, "build"):
-                command = getattr(importlib.import_module(f"ocrstore.cli.{module}"), name)
-        except MissingPackageError as exc:
-            return _unavailable(cmd_name, exc)
+        command = getattr(importlib.import_module(f"ocrstore.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
-
-
-def _unavailable(name: str, why: MissingPackageError) -> click.Command:
-    """Return a command that raises the error, so that `ocrstore --help` lists it."""
-
-    def complain(rest: tuple[str, ...]) -> None:  # noqa: ARG001  # what the command would be given
-        raise why
-
-    return click.Command(
-        name,
-        callback=complain,
-        params=[click.Argument(["rest"], nargs=-1, type=click.UNPROCESSED)],
-        context_settings={"ignore_unknown_options": True},
-        help=f"Not available: {why.message}",
-        short_help=f"(pip install {why.message.rpartition(' ')[2]})",
-    )
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,29 +5,22 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ocrstore.building.build import Size, make_recipe, part_of, prepare
-from ocrstore.building.build_report import BuildReport
-from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
-from ocrstore.building.plan import BuildPlan, describe_interruption
-from ocrstore.building.run import BuildProgress, execute
-from ocrstore.building.run import Progress as Tell
-from ocrstore.building.view_size import AUTO, measure_views, source_scenes
-from ocrstore.building.view_size import Tell as Measuring
 from ocrstore.cli.console import (
     TARGET,
     NewFile,
     allow_module_option,
     console,
     counted,
+    explain_missing,
     fail,
     human_bytes,
     print_bound,
@@ -41,16 +34,25 @@ from ocrstore.cli.options import (
     stored_view,
     wrong_source,
 )
-from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.format.codecs import CODECS
+from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.machine import look_at_memory
-from ocrstore.problems import KINDS
-from ocrstore.sources import Source, open_source
-from ocrstore.views import View
+
+if TYPE_CHECKING:
+    from ocrstore.building.build import Size
+    from ocrstore.building.build_report import BuildReport
+    from ocrstore.building.estimate import Advice, Estimate
+    from ocrstore.building.plan import BuildPlan
+    from ocrstore.building.run import BuildProgress
+    from ocrstore.building.run import Progress as Tell
+    from ocrstore.building.view_size import Tell as Measuring
+    from ocrstore.sources import Source
+    from ocrstore.views import View
 
 
 def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
     """Return what a build would do and the expected sizes, for json.dumps."""
+    from ocrstore.building.view_size import measure_views, source_scenes
+
     expected, advice, free = _measure(plan, max_pixels)
     scenes = source_scenes(plan.source, max_pixels=max_pixels, frames=plan.frames)
     bounds = measure_views(plan.views, scenes)
@@ -75,6 +77,8 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
 
 def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     """Print the expected sizes, and whether disk and page cache have room for them."""
+    from ocrstore.building.view_size import measure_views, source_scenes
+
     out = console()
     if plan.mistaken:
         out.print(f"  [yellow]![/] {shown(plan.mistaken)} a build without --force would be refused")
@@ -98,12 +102,16 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
 
 
 def _measure(plan: BuildPlan, max_pixels: int) -> tuple[Estimate, Advice, int]:
+    from ocrstore.building.estimate import advise, estimate
+
     expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
     free = shutil.disk_usage(plan.target.absolute().parent).free
     return expected, advise(expected, look_at_memory()), free
 
 
 def _print_sizes(expected: Estimate) -> None:
+    from ocrstore.format.codecs import CODECS
+
     out = console()
     table = Table("column", "codec", "bytes", "per sample", *(f"as {c}" for c in CODECS), box=None)
     for name, nbytes in expected.columns.items():
@@ -119,6 +127,8 @@ def _print_sizes(expected: Estimate) -> None:
 
 
 def _print_advice(advice: Advice) -> None:
+    from ocrstore.building.estimate import HEADROOM
+
     out = console()
     memory = advice.memory
     out.print(
@@ -206,7 +216,7 @@ def _parts(
 @click.option(
     "--max-pixels",
     type=click.IntRange(1),
-    default=DEFAULT_MAX_PIXELS,
+    default=DEFAULT_MAX_ROW_NBYTES // 3,
     show_default=True,
     help="Largest picture to decode, in pixels.",
 )
@@ -241,7 +251,7 @@ def build_command(
     detected. Only new, changed and removed pictures are processed, unless the recipe changed.
     Without --size, --columns, --codec and --recipe an existing store keeps its recipe. After an
     interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is replaced
-    only when the build is complete.
+    only when the build is complete (on Windows nobody may have it open then).
 
     \b
     Examples:
@@ -256,6 +266,9 @@ def build_command(
 
     Exit code 1 if anything was left out; the report lists it.
     """
+    with explain_missing("build", "build"):
+        from ocrstore.building.build import part_of
+        from ocrstore.sources import open_source
     with wrong_source():
         opened = open_source(
             source,
@@ -305,6 +318,11 @@ def _build(
     report: Path | None,
     as_json: bool,
 ) -> int:
+    from ocrstore.building.build import make_recipe, prepare
+    from ocrstore.building.plan import describe_interruption
+    from ocrstore.building.run import execute
+    from ocrstore.building.view_size import AUTO
+
     kept = None
     if not (force or recipe or size or columns or codecs):
         kept = stored_view(out, maps=maps is not None)
@@ -403,7 +421,7 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
         transient=True,
         disable=quiet or not shown_on.is_terminal,
     )
-    with bar:
+    with nullcontext() if bar.disable else bar:  # rich before 14.3 would print a line
         task = bar.add_task("building", total=None, rate="", problems="", visible=False)
 
         def tell(now: BuildProgress) -> None:
@@ -425,6 +443,8 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
 
 
 def _print_result(result: BuildReport, report: Path | None) -> None:
+    from ocrstore.problems import KINDS
+
     out = console()
     counts = result.counts()
     for kind, count in counts.items():

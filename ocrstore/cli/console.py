@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from rich.progress import (
 from ocrstore import keys
 from ocrstore.interrupts import quick_exit
 from ocrstore.machine import memory_shortage
+from ocrstore.packages import explain_imports
 from ocrstore.view_bound import ViewBound
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -130,7 +131,7 @@ def progress_bar(
         transient=True,
         disable=quiet or not shown_on.is_terminal,  # a log would get an empty line
     )
-    with bar:
+    with nullcontext() if bar.disable else bar:  # rich before 14.3 would print a line
         task = bar.add_task(what, total=None)
 
         def advance(done: int, total: int) -> None:
@@ -155,15 +156,15 @@ def explain_missing(command: str, extra: str = "all") -> Iterator[None]:
         MemoryError: It is there, but there is no memory to load it.
     """
     try:
-        with quick_exit():
+        with quick_exit(), explain_imports():
             yield
     except ImportError as exc:
         if memory_shortage(exc) is not None:
             raise MemoryError from exc
         if (exc.name or "").partition(".")[0] == "ocrstore":
             raise  # a module of ocrstore itself: a bug
-        missing = isinstance(exc, ModuleNotFoundError) and exc.name
-        needs = f"needs {exc.name}, which is missing" if missing else f"cannot run here ({exc})"
-        raise MissingPackageError(
-            f"`ocrstore {command}` {needs}: pip install 'ocrstore[{extra}]'"
-        ) from exc
+        if isinstance(exc, ModuleNotFoundError) and exc.name:
+            why = f"needs {exc.name}, which is missing: pip install 'ocrstore[{extra}]'"
+        else:
+            why = f"cannot run here: {exc}"
+        raise MissingPackageError(f"`ocrstore {command}` {why}") from exc

@@ -7,10 +7,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -18,21 +17,21 @@ from ocrstore.cli.console import (
     STORE,
     console,
     counted,
+    explain_missing,
     human_bytes,
     print_json,
     progress_bar,
     shown,
 )
 from ocrstore.errors import DecodeError, SchemaError
-from ocrstore.format.resume import Unfinished
-from ocrstore.inspection.difference import Difference, compare_stores
-from ocrstore.inspection.facts import ColumnSummary, Facts, Summary, gather_facts
-from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
-from ocrstore.inspection.source_status import NEWER, UP_TO_DATE
-from ocrstore.inspection.thumbnail import draw_outlines, fit, shrink, to_blocks
-from ocrstore.store import Store
-from ocrstore.verification import Verification, verify
-from ocrstore.views import recipe_in_words
+
+if TYPE_CHECKING:
+    from ocrstore.format.resume import Unfinished
+    from ocrstore.inspection.difference import Difference
+    from ocrstore.inspection.facts import ColumnSummary, Facts, Summary
+    from ocrstore.inspection.sample_facts import SampleFacts
+    from ocrstore.store import Store
+    from ocrstore.verification import Verification
 
 _FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN = 5, 3, 12
 _LINES_LEFT = 4
@@ -77,6 +76,9 @@ def print_facts(facts: Facts, verification: Verification | None) -> None:
 
 
 def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[str, str]]:
+    from ocrstore.inspection.source_status import NEWER, UP_TO_DATE
+    from ocrstore.views import recipe_in_words
+
     summary = facts.summary
     yield "samples", f"[bold]{summary.samples:,}[/]"
     if facts.polygons is not None:
@@ -328,6 +330,11 @@ def _print_picture(store: Store, facts: SampleFacts, out: Console) -> None:
     """Print the picture in half blocks, if the output is a terminal with colours."""
     if out.color_system is None or out.no_color:
         return
+    import numpy as np
+
+    from ocrstore.inspection.sample_facts import picture_of
+    from ocrstore.inspection.thumbnail import draw_outlines, fit, shrink, to_blocks
+
     found = picture_of(store, facts.row)
     if found is None:
         return
@@ -455,6 +462,12 @@ def inspect_command(
         raise click.UsageError("--diff compares whole stores: leave out KEY and --full.")
     if key is not None and full:
         raise click.UsageError("--full checks the whole store: leave out KEY.")
+    with explain_missing("inspect"):
+        from ocrstore.inspection.difference import compare_stores
+        from ocrstore.inspection.facts import gather_facts
+        from ocrstore.inspection.sample_facts import sample_facts
+        from ocrstore.store import Store
+        from ocrstore.verification import verify
     with Store(store, generation=generation) as opened:
         if other is not None:
             with Store(other) as second:

@@ -20,10 +20,10 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
-from ocrstore.verification import Verification, verify
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck
+    from ocrstore.verification import Verification
 
 _SHOWN = 20
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -96,6 +96,8 @@ def verify_command(
             "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps and "
             "--workers require --source."
         )
+    with explain_missing("verify"):
+        from ocrstore.verification import verify
     started = time.perf_counter()
     result: Verification | SourceCheck
     if source is None:
@@ -134,6 +136,8 @@ def _print_findings(result: Verification | SourceCheck) -> None:
 
 
 def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: float) -> None:
+    from ocrstore.verification import Verification
+
     if isinstance(result, Verification):
         summary = (
             f"{counted(result.rows, 'row')} of {counted(result.samples, 'sample')}, "

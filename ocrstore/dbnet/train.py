@@ -338,8 +338,9 @@ def _logger(folder: Path, resumed_at: int | None, name: str) -> L.loggers.Logger
         return _continued_table(folder, resumed_at) or L.loggers.CSVLogger(folder, name="csv")
     if name == "wandb":
         # one run for each folder: a resumed training continues its curves
-        run = _run_id(folder)
-        return L.loggers.WandbLogger(save_dir=folder, name=folder.name, resume="allow", id=run)
+        return L.loggers.WandbLogger(
+            save_dir=folder, name=folder.name, resume="allow", id=_run_id(folder)
+        )
     events = None if resumed_at is None else _newest(folder / "tensorboard", "")
     # its thread may miss that it is to end if a Ctrl-C comes in between, and then sleeps this long
     options: dict[str, Any] = {"flush_secs": 2}

@@ -188,6 +188,8 @@ class OCRStoreDataset(Dataset[Any]):
     def _as_row(self, index: Any) -> int:
         """Return an index as an int."""
         try:
+            if isinstance(index, np.bool_):
+                raise TypeError  # numpy 1.26 has an int for it
             return operator.index(index)
         except TypeError:
             store = self.views[0].path

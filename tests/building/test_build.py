@@ -3,7 +3,6 @@
 import json
 import os
 
-import albumentations as A
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -307,6 +306,7 @@ def test_jpeg_bytes_as_the_image_column(dataset, workers):
 
 def test_an_albumentations_pipeline(dataset):
     """A pipeline given in Python decides pixels, size and matrix; a random one is refused."""
+    A = pytest.importorskip("albumentations")
     dataset.fill(2)
     pipeline = A.Compose([A.Resize(48, 80), A.HorizontalFlip(p=1)])
     report = make(dataset, pipeline=pipeline, workers=1)
@@ -323,6 +323,7 @@ def test_an_albumentations_pipeline(dataset):
 
 def test_views_of_varying_size(dataset):
     """A pipeline without padding gives each view its own size."""
+    A = pytest.importorskip("albumentations")
     dataset.add("a.jpg", encode(draw(90, 120)))
     dataset.add("b.jpg", encode(draw(120, 60)))
     make(dataset, pipeline=A.LongestMaxSize(60))
@@ -333,6 +334,7 @@ def test_views_of_varying_size(dataset):
 
 def test_a_pipeline_that_fails_on_a_picture(dataset):
     """The picture is skipped with the reason; the others are built."""
+    A = pytest.importorskip("albumentations")
     dataset.add("large.jpg", encode(draw(200, 200)))
     dataset.add("small.jpg", encode(draw(40, 40)))
     report = make(dataset, pipeline=A.Crop(0, 0, 100, 100))

@@ -173,7 +173,7 @@ def test_sizes_that_are_none(images, tmp_path):
 
 def test_a_pipeline_is_measured_but_has_no_other_size(make):
     """Its geometry is found without pixels; a better size cannot be named."""
-    import albumentations as A
+    A = pytest.importorskip("albumentations")
 
     (bound,) = make(None, pipeline=A.Compose([A.Resize(80, 96)])).bounds.values()
     assert bound.hmean < ENOUGH and bound.better_size is None

@@ -12,7 +12,12 @@ import cv2
 import numpy as np
 import pytest
 
+import ocrstore.export
+import ocrstore.report
 from ocrstore import cli
+from ocrstore.cli import COMMANDS, export_index, report
+from ocrstore.cli.build import build_command
+from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError
 from ocrstore.pipeline import read_pipeline
 from ocrstore.recipe import read_recipe
@@ -30,7 +35,7 @@ def run(monkeypatch, capsys):
         def broken(*_args, **_options):
             raise exc
 
-        monkeypatch.setattr("ocrstore.cli.verify.verify", broken)
+        monkeypatch.setattr("ocrstore.verification.verify", broken)
         monkeypatch.setattr("sys.argv", ["ocrstore", *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
             cli.main()
@@ -147,3 +152,30 @@ def test_recipe_files_that_are_traps(tmp_path, read):
         with pytest.raises(SchemaError, match=message) as caught:
             read(path)
         assert str(path) in str(caught.value)
+
+
+HELP = """
+import sys
+from ocrstore.cli import cli
+cli.main(sys.argv[1:], standalone_mode=False)
+foreign = {"numpy", "pyarrow", "cv2", "PIL", "lmdb", "torch", "yaml", "starlette"}
+heavy = ("building", "decode", "inspection", "maps", "report", "sources", "store", "torch", "views")
+found = foreign | {f"ocrstore.{part}" for part in heavy}
+print(sorted(found & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)
+def test_a_help_page_imports_next_to_nothing(command):
+    """No arrays, no Arrow, no decoder, nothing that reads, builds or shows stores."""
+    arguments = [sys.executable, "-c", HELP, *command, "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert "Usage:" in done.stdout and done.stderr == "[]\n"
+
+
+def test_defaults_on_help_pages_are_those_of_the_modules():
+    """What a help page repeats, to import nothing, is what the command does."""
+    (max_pixels,) = (p for p in build_command.params if p.name == "max_pixels")
+    assert max_pixels.default == DEFAULT_MAX_PIXELS
+    assert export_index.FORMATS == ocrstore.export.FORMATS
+    assert report.SAMPLES == ocrstore.report.SAMPLES

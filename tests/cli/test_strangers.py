@@ -7,7 +7,6 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import albumentations
 import cv2
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from ocrstore.errors import SchemaError
 from ocrstore.recipe import Recipe
 
 torch = pytest.importorskip("torch")
+albumentations = pytest.importorskip("albumentations")
 pytest.importorskip("ocrstore.torch.lightning_bases")
 
 # what Lightning warns of in a small training is meant here

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import albumentations as A
 import numpy as np
 import pytest
 import torch
@@ -24,6 +23,8 @@ from ocrstore.torch.profile import (
     write_split,
 )
 from tests.drawn import bare_store, build_drawn, write_source
+
+A = pytest.importorskip("albumentations")
 
 PIPELINE = A.Compose([A.Resize(64, 64), A.HorizontalFlip(p=0.5), A.RandomBrightnessContrast(p=1.0)])
 MIXED = A.Compose(
