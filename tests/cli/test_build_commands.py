@@ -351,3 +351,17 @@ def test_a_dialect_of_ones_own(images, run, tmp_path, monkeypatch):
     code, _, error = run(*command, "--format", "xyz")
     assert code == 2 and "'xyz' is none of" in error
     unregister("own")
+
+
+def test_nothing_to_learn_from(images, run, tmp_path):
+    """A store without polygons is refused by train and eval, with what to do."""
+    store = tmp_path / "none.ocrs"
+    assert run("build", images, "--format", "folder", "--size", 64, "--out", store)[0] == 0
+    for command in (
+        ("eval", store, "--oracle"),
+        ("train", store, "--out", tmp_path / "run", "--epochs", 1),
+    ):
+        code, _, error = run(*command)
+        words = " ".join(error.split())
+        assert code != 0 and "no polygon in any of its 3 samples (0 of them annotated)" in words
+        assert "ocrstore build IMAGES --annotations PATH" in words
