@@ -437,9 +437,28 @@ class Store:
 
     @property
     def index(self) -> IndexTable:
-        """The index, zero-copy: `key`, one struct per column, and the attributes."""
-        table: IndexTable = self.snapshot.index.table
-        return table
+        """The index, zero-copy: `key`, one struct per column, and the attributes.
+
+        The EXIF orientation of the source, which a build stores as `orientation`, is named
+        `source_orientation`: all stored pixels are upright.
+        """
+        table = self.snapshot.index.table
+        names = [self._shown_names.get(name, name) for name in table.column_names]
+        shown: IndexTable = table.rename_columns(names)
+        return shown
+
+    @property
+    def attribute_fields(self) -> list[Any]:
+        """Name and type (`pyarrow.Field`) of every attribute, as `index` has them."""
+        stored = self.snapshot.index.attributes
+        return [field.with_name(self._shown_names.get(field.name, field.name)) for field in stored]
+
+    @property
+    def _shown_names(self) -> Mapping[str, str]:
+        """Attributes of the file that have another name for readers."""
+        manifest, attributes = self.snapshot.manifest, self.snapshot.index.attributes.names
+        renamed = "build" in manifest.metadata and "source_orientation" not in attributes
+        return {"orientation": "source_orientation"} if renamed else {}
 
     @property
     def generation(self) -> int:
@@ -470,13 +489,21 @@ class Store:
         """Return the row of a sample."""
         return _find_key(self.snapshot, key)
 
-    def attributes(self, sample: int | str) -> dict[str, Any]:
-        """Return the attributes of one sample, by row or key."""
+    def attributes(self, sample: int | str, *, as_stored: bool = False) -> dict[str, Any]:
+        """Return the attributes of one sample, by row or key, with the names of `index`.
+
+        Args:
+            sample: The row or the key.
+            as_stored: Use the names of the file, which a writer takes.
+        """
         row = self.row(sample) if isinstance(sample, str) else _check_row(sample, self)
         names = self.snapshot.index.attributes.names
         if not names:
             return {}
-        return self.index.select(names).slice(row, 1).to_pylist()[0]
+        table = self.snapshot.index.table.select(names).slice(row, 1)
+        record: dict[str, Any] = table.to_pylist()[0]
+        renamed = {} if as_stored else self._shown_names
+        return {renamed.get(name, name): value for name, value in record.items()}
 
     def refresh(self) -> bool:
         """Switch to the newest generation; return whether there was a newer one.

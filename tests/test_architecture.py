@@ -53,8 +53,8 @@ metadata pipeline problems recipe schema shared_slots sources store verification
 views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
-torch         : annotation buffers errors keys machine packages pipeline schema stopwatch store \
-views whole_file | augment display maps metadata recipe shared_slots
+torch         : annotation buffers errors keys machine metadata packages pipeline schema stopwatch \
+store views whole_file | augment display maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
 recipe schema sources store torch views whole_file

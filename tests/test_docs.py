@@ -98,11 +98,11 @@ def test_quickstart_runs(workplace, monkeypatch):
     assert namespace["train"][0]["image"].shape == (3, 640, 640)
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_migration_runs(workplace, number):
     """Each Python block runs by itself; what it writes has the samples of the old files."""
     blocks = list(python_blocks("migration.md"))
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     block, packages = blocks[number]
     for package in packages:
         pytest.importorskip(package, reason=f"the example needs {package}")

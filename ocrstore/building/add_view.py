@@ -12,6 +12,7 @@ from ocrstore.annotation import Problem
 from ocrstore.building.build import Size, StrPath, make_recipe
 from ocrstore.building.build_report import stored_problems
 from ocrstore.building.derive import Derived, Job, Task, largest_picture, stored_sample
+from ocrstore.building.frames import recorded_rule
 from ocrstore.building.plan import name_work, why_not
 from ocrstore.building.run import deriver, discarded
 from ocrstore.building.view_size import AUTO, choose_size, measure_views, stored_scenes
@@ -179,7 +180,8 @@ class _Work:
         job = Job((self.view,), stored_views=(self.view,), store=Path(self.store.path))
         if self.source is not None:
             # every picture of the store passed --max-pixels when it was built
-            job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, largest_picture(self.store)))
+            limit = max(DEFAULT_MAX_PIXELS, largest_picture(self.store))
+            job = Job((self.view,), max_pixels=limit, frames=recorded_rule(self.store))
         if "source_hash" not in self.store.index.column_names:
             raise SchemaError(
                 f"{self.store.path} does not record which files its samples were made from "
@@ -214,7 +216,7 @@ class _Work:
         """Refuse annotations of another state than the stored one: maps are drawn from them."""
         if self.source is None:
             return
-        stored = self.store.attributes(row)
+        stored = self.store.attributes(row, as_stored=True)
         here = [polygon.tolist() for polygon in outcome.attributes["polygons"]]
         flags = list(outcome.attributes["ignored"])
         if here != stored.get("polygons") or flags != stored.get("ignored"):

@@ -5,21 +5,26 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from ocrstore.building.build_report import BuildReport
+from ocrstore.building.frames import decide_rule
 from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.run import Options, Progress, execute
 from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.keys import fraction_of
 from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import Recipe, read_recipe
+from ocrstore.schema import MAPS
 from ocrstore.sources import Source, open_source
 from ocrstore.sources.given import SourceSample, collect
+from ocrstore.store import Store
 from ocrstore.views import IMPORTED, View
 
 _log = logging.getLogger(__name__)
@@ -50,6 +55,7 @@ def build(
     on_error: str = "skip",
     force: bool = False,
     drop_annotations: bool = False,
+    polygons_frame: str | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Progress | None = None,
     announce: Callable[[BuildPlan], None] | None = None,
@@ -85,14 +91,18 @@ def build(
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
         drop_annotations: Remove the polygons of pictures for which the source has no annotation
             now; without it that is an error if they are more than one, and more than 10 %.
+        polygons_frame: The frame in which polygons of pictures with an EXIF rotation are: "raw" or
+            "upright", or "auto", where the evidence of the whole source decides. Polygons that
+            fit one of the two only are in that one. By default as the store was built, else
+            "auto".
         max_pixels: Larger pictures are refused before they are decoded.
         progress: Called after each sample.
         announce: Called with the plan before the work.
 
     Raises:
         SourceError: The source cannot be opened, none of its pictures can be used, most polygons
-            lie outside of their pictures (unless `format` is given), or with `on_error="fail"`
-            something cannot be used.
+            lie outside of their pictures (unless `format` is given), `polygons_frame` has to be
+            given, or with `on_error="fail"` something cannot be used.
         SchemaError: The arguments contradict each other.
         StoreExistsError: The folder has none of the store's samples, or no annotations for many.
         StoreBusyError: Another process is writing.
@@ -126,7 +136,9 @@ def build(
             on_error=on_error,
             force=force,
             drop_annotations=drop_annotations,
+            polygons_frame=polygons_frame,
             max_pixels=max_pixels,
+            default_columns=recipe is None and columns is None,
             trust_dialect=format is not None,
         )
         if announce is not None:
@@ -186,10 +198,15 @@ def prepare(
     drop_annotations: bool,
     max_pixels: int,
     auto_size: bool = False,
+    polygons_frame: str | None = None,
+    default_columns: bool = False,
     trust_dialect: bool = False,
     measuring: Tell | None = None,
 ) -> tuple[BuildPlan, Options]:
-    """Check the arguments, choose the size if it is left open, plan the build; writes nothing."""
+    """Check the arguments, choose what they leave open, plan the build; writes nothing.
+
+    With `default_columns` nobody asked for columns: maps are left out if there is no annotation.
+    """
     if on_error not in ("skip", "fail"):
         raise SchemaError(f"on_error has to be 'skip' or 'fail', not {on_error!r}")
     if workers is not None and (not isinstance(workers, int) or workers < 0):
@@ -206,11 +223,23 @@ def prepare(
             raise SourceError(f"{folder}: no such folder of map files")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     _log.info("%s", source.description)
-    chosen: tuple[str, ...] = ()
+    chosen: list[str] = []
+    fresh = force or not Path(out).exists()  # an existing store keeps its columns
+    if fresh and default_columns and folder is None and not source.has_annotations:
+        recipe = replace(recipe, columns=tuple(c for c in recipe.columns if c.name not in MAPS))
+        chosen.append("no annotations, so no maps; --columns makes empty ones")
+    with ExitStack() as opened:
+        old = None
+        if not fresh:
+            # its rows passed the --max-pixels of another build
+            old = opened.enter_context(Store(out, max_row_nbytes=MAX_ROW_NBYTES))
+        frames, why = decide_rule(source, old, polygons_frame)
     if auto_size:
-        scenes = source_scenes(source, max_pixels=max_pixels)
-        side, why = choose_size(recipe, scenes, tell=measuring)
-        recipe, chosen = replace(recipe, size=(side, side)), (why,)
+        scenes = source_scenes(source, max_pixels=max_pixels, frames=frames)
+        side, because = choose_size(recipe, scenes, tell=measuring)
+        recipe = replace(recipe, size=(side, side))
+        chosen.append(because)
+    chosen += [why] if why else []
     asked = View(view or recipe.view_name, recipe, default=True)
     plan = plan_build(
         source,
@@ -219,6 +248,7 @@ def prepare(
         force=force,
         maps_folder=folder,
         drop_annotations=drop_annotations,
+        frames=frames,
     )
     plan = replace(plan, reasons=(*chosen, *plan.reasons))
     options = Options(workers, on_error, max_pixels, trust_dialect=trust_dialect)

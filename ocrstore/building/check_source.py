@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task, largest_picture
+from ocrstore.building.frames import recorded_rule
 from ocrstore.building.plan import lost_annotations, not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS
@@ -104,7 +105,7 @@ def check_source(
         result = SourceCheck(str(path), source.description, of=len(store))
         limit = max(DEFAULT_MAX_PIXELS, largest_picture(store))
         folder = Path(maps) if maps is not None else None
-        job = Job(views, max_pixels=limit, maps_folder=folder)
+        job = Job(views, max_pixels=limit, maps_folder=folder, frames=recorded_rule(store))
         there = set(source.keys)
         missing = [key for key in store.keys if key not in there]
         if missing and len(missing) == len(store):
@@ -165,7 +166,7 @@ def _compare(
         return
     row = store.row(key)
     result.samples += 1
-    recorded = store.attributes(row)
+    recorded = store.attributes(row, as_stored=True)
     for name, value in recorded.items():
         if name in outcome.attributes and name not in _NOT_COMPARED:
             derived = _plain(outcome.attributes[name])

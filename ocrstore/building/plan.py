@@ -14,7 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from ocrstore.annotation import AnnotationReader, FoundSample, Problem
-from ocrstore.building.derive import annotation_hash, file_state, read_picture
+from ocrstore.building.derive import (
+    AUTO_FRAME,
+    FrameRule,
+    annotation_hash,
+    file_state,
+    read_picture,
+)
+from ocrstore.building.frames import reframed
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import CorruptStoreError, SchemaError, SourceError
 from ocrstore.format.columns import Column
@@ -50,6 +57,7 @@ class BuildPlan:
     """Columns that a rewrite copies for unchanged samples."""
     families: Mapping[str, str] | None = None
     maps_folder: Path | None = None
+    frames: FrameRule = AUTO_FRAME
     force: bool = False
     unfinished: Unfinished | None = None
     """The work of an interrupted build."""
@@ -83,6 +91,7 @@ class BuildPlan:
             images=self.source.images,
             families=dict(self.families or {}),
             maps_folder=self.maps_folder,
+            frames=self.frames,
         )
 
     @property
@@ -160,6 +169,7 @@ def plan_build(
     force: bool,
     maps_folder: Path | None,
     drop_annotations: bool = False,
+    frames: FrameRule = AUTO_FRAME,
 ) -> BuildPlan:
     """Plan a build of one view, which becomes the default view; other views are kept.
 
@@ -172,6 +182,7 @@ def plan_build(
         "source": source,
         "families": families,
         "maps_folder": maps_folder,
+        "frames": frames,
         "force": force,
         "unfinished": find_unfinished(target),
     }
@@ -212,6 +223,9 @@ def plan_build(
     views = check_views((asked, *(v for v in before if not v.default and v.name != asked.name)))
     known = known_from(old.index)
     changes = compare(source, known, maps_folder=maps_folder)
+    turned = reframed(source, old, frames)
+    changes = changes.without(turned)
+    changes.changed.update(turned)
     recipe_reasons = _recipe_reasons(before, views)
     decoder_reasons = _decoder_reasons(old, families)
     if len(old) and not known:
@@ -433,6 +447,7 @@ def name_work(
     images: Path | None,
     families: dict[str, str],
     maps_folder: Path | None,
+    frames: FrameRule = AUTO_FRAME,
 ) -> str:
     """Return a token of everything that the result depends on, except the pictures' content.
 
@@ -444,6 +459,7 @@ def name_work(
         "views": [[view.name, view.recipe.fingerprint] for view in views],
         "decoders": families,
         "maps": None if maps_folder is None else str(maps_folder.absolute()),
+        "frames": [frames.asked, frames.ambiguous],
     }
     return json.dumps(described, sort_keys=True)
 
@@ -489,4 +505,6 @@ def _other_work(then: dict[str, Any], now: dict[str, Any]) -> str:
         return "it used another recipe or other views"
     if then.get("maps") != now["maps"]:
         return f"it imported maps from {then.get('maps') or 'no folder'}"
+    if then.get("frames") != now["frames"]:
+        return "it took the polygons of pictures with an EXIF rotation as in another frame"
     return "it used other decoders"

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import xxhash
 
 from ocrstore.annotation import AnnotationReader, Problem, ReadableFile
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
-from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.derive import AUTO_FRAME, Derived, FrameRule, Job, JPEGBytes, Task
 from ocrstore.building.estimate import check_disk_space
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from, own_attributes
 from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
@@ -183,17 +183,28 @@ class _Run:
             return
         source, problems = describe_source(self.source), describe_problems(self.report.problems)
         age = "annotations_mtime_ns"
-        recorded_source = recorded["source"].get(age), recorded.get("problems")
+        frames = asdict(self.plan.frames)
         measured = bool(self.report.bounds)
         if not measured:  # the build was of a version that did not, or there are no polygons
             self._measure_views(self.plan.old.keys)
-        if recorded_source == (source[age], problems) and measured == bool(self.report.bounds):
+        same = (
+            recorded["source"].get(age) == source[age]
+            and recorded.get("problems") == problems
+            and recorded.get("polygons_frame", asdict(AUTO_FRAME)) == frames
+            and measured == bool(self.report.bounds)
+        )
+        if same:
             return
         with (
             suppress(StoreBusyError, WriteError),  # the record stays as it was
             edit(self.plan.target, action="build") as writer,
         ):
-            writer.metadata["build"] = {**recorded, "source": source, "problems": problems}
+            writer.metadata["build"] = {
+                **recorded,
+                "source": source,
+                "problems": problems,
+                "polygons_frame": frames,
+            }
             writer.metadata.update(bounds_metadata(self.report.bounds))
 
     def update(self) -> None:
@@ -292,6 +303,7 @@ class _Run:
             stored_views=plan.rederived,
             max_pixels=self.options.max_pixels,
             maps_folder=plan.maps_folder,
+            frames=plan.frames,
             store=plan.target if plan.old is not None else None,
         )
         waiting = [item for item in items if not (item[1] is not None and copy_only)]
@@ -344,7 +356,7 @@ class _Run:
     def _copy(self, writer: Writer, key: str, row: int) -> None:
         assert self.plan.old is not None
         self._note(self.source[key].problems)
-        attributes = self.plan.old.attributes(row)
+        attributes = self.plan.old.attributes(row, as_stored=True)
         self._note(stored_problems(key, attributes))
         writer.append(key, self._stored_arrays(row), attributes=attributes)
         self._remember(key, attributes)
@@ -440,9 +452,10 @@ class _Run:
         decoders = dict(plan.families or {})
         recipes = [view.recipe.fingerprint for view in plan.views]
         writer.metadata["build"] = {
-            "fingerprint": build_fingerprint(recipes, decoders, self._sources),
+            "fingerprint": build_fingerprint(recipes, decoders, self._sources, plan.frames),
             "decoders": decoders,
             "dialect": self.source.dialect,
+            "polygons_frame": asdict(plan.frames),
             "ocrstore": __version__,
             "source": describe_source(self.source),
             "problems": describe_problems(self.report.problems),
@@ -480,7 +493,10 @@ def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
 
 
 def build_fingerprint(
-    recipes: Sequence[str], decoders: Mapping[str, str], sources: Mapping[str, tuple[int, int]]
+    recipes: Sequence[str],
+    decoders: Mapping[str, str],
+    sources: Mapping[str, tuple[int, int]],
+    frames: FrameRule = AUTO_FRAME,
 ) -> str:
     """Hash everything that a store's content depends on.
 
@@ -488,8 +504,11 @@ def build_fingerprint(
         recipes: Fingerprints of the recipes, which cover the map algorithm.
         decoders: Picture format to decoder family.
         sources: Key to the hashes of file and annotation.
+        frames: How the frame of polygons was chosen; `auto` depends on the sources alone.
     """
     digest = xxhash.xxh3_128()
+    if frames.asked != "auto":
+        digest.update(frames.asked.encode())
     digest.update(json.dumps([list(recipes), dict(decoders)], sort_keys=True).encode())
     for key in sorted(sources):
         digest.update(json.dumps([key, *sources[key]]).encode())

@@ -56,7 +56,8 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
     from ocrstore.building.view_size import measure_views, source_scenes
 
     expected, advice, free = _measure(plan, max_pixels)
-    bounds = measure_views(plan.views, source_scenes(plan.source, max_pixels=max_pixels))
+    scenes = source_scenes(plan.source, max_pixels=max_pixels, frames=plan.frames)
+    bounds = measure_views(plan.views, scenes)
     return {
         "store": str(plan.target),
         "action": plan.action,
@@ -95,7 +96,7 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     out.print(f"disk     {human_bytes(free)} free in {folder}: {room}")
     _print_advice(advice)
     with _bar(quiet=False) as (_, measuring):
-        scenes = source_scenes(plan.source, max_pixels=max_pixels)
+        scenes = source_scenes(plan.source, max_pixels=max_pixels, frames=plan.frames)
         bounds = measure_views(plan.views, scenes, tell=measuring)
     for name, bound in bounds.items():
         print_bound(name, bound)
@@ -210,6 +211,12 @@ def _parts(
     help="Remove the polygons of pictures that have no annotation any more, however many.",
 )
 @click.option(
+    "--polygons-frame",
+    type=click.Choice(["auto", "raw", "upright"]),
+    help="Frame of the polygons of pictures with an EXIF rotation: raw, upright, or auto: by the "
+    "evidence of the whole source [default: as the store was built, else auto].",
+)
+@click.option(
     "--max-pixels",
     type=click.IntRange(1),
     default=DEFAULT_MAX_ROW_NBYTES // 3,
@@ -308,6 +315,7 @@ def _build(
     on_error: str,
     force: bool,
     drop_annotations: bool,
+    polygons_frame: str | None,
     max_pixels: int,
     dry_run: bool,
     report: Path | None,
@@ -335,6 +343,8 @@ def _build(
             on_error=on_error,
             force=force,
             drop_annotations=drop_annotations,
+            polygons_frame=polygons_frame,
+            default_columns=kept is None and recipe is None and columns is None,
             max_pixels=max_pixels,
             auto_size=size == AUTO,
             trust_dialect=trust_dialect,

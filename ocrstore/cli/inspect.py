@@ -37,7 +37,15 @@ _FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN, _BUILDS_SHOWN = 5, 3, 12, 3
 _LINES_LEFT = 4
 """Lines of the terminal that a picture leaves free."""
 # shown in words above, or too long for one line
-_NOT_REPEATED = ("width", "height", "orientation", "polygons", "ignored", "texts", "languages")
+_NOT_REPEATED = (
+    "width",
+    "height",
+    "source_orientation",
+    "polygons",
+    "ignored",
+    "texts",
+    "languages",
+)
 _MARKS = {
     "same": "[green]=[/]",
     "changed": "[yellow]≠[/]",
@@ -76,6 +84,8 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
     yield "samples", f"[bold]{summary.samples:,}[/]"
     if facts.polygons is not None:
         yield "polygons", _polygons(facts)
+    if facts.turned:
+        yield "turned", _turned(facts)
     if len(summary.history) > _BUILDS_SHOWN:
         yield (
             "",
@@ -137,6 +147,25 @@ def _polygons(facts: Facts) -> str:
         plural = "" if found.samples_without == 1 else "s"
         text += f"; {found.samples_without:,} sample{plural} without any"
     return text
+
+
+def _turned(facts: Facts) -> str:
+    """Return how many pictures had an EXIF rotation, in which frame their polygons were, which."""
+    frames = [turned.frame for turned in facts.turned.values()]
+    words = [
+        f"{frames.count(frame):,} {done}"
+        for frame, done in (
+            ("raw", "with polygons rotated along"),
+            ("upright", "with polygons that were upright already"),
+            (None, "without polygons"),
+        )
+        if frame in frames
+    ]
+    keys = [shown(key) for key in facts.turned]
+    listed = ", ".join(keys[:_KEYS_SHOWN])
+    more = " … (--json lists all)" if len(keys) > _KEYS_SHOWN else ""
+    pictures = counted(len(keys), "picture")
+    return f"{pictures} with an EXIF rotation: {', '.join(words)}; {listed}{more}"
 
 
 def _generation(summary: Summary) -> str:
@@ -255,8 +284,8 @@ def _sample_lines(facts: SampleFacts) -> Iterator[tuple[str, str]]:
     attributes = facts.attributes
     if attributes.get("width") and attributes.get("height"):
         text = f"{attributes['width']} x {attributes['height']} (width x height)"
-        if attributes.get("orientation") not in (None, 1):
-            text += f", EXIF orientation {attributes['orientation']} undone"
+        if attributes.get("source_orientation") not in (None, 1):
+            text += f", EXIF orientation {attributes['source_orientation']} undone"
         yield "picture", text
     if facts.annotation is not None:
         polygons, ignored, texts, _, unusable = facts.annotation

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ocrstore.annotation import require_polygons
 from ocrstore.dbnet.checkpoint import provenance_of
 from ocrstore.dbnet.predict import Detector
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
@@ -53,7 +54,9 @@ def evaluate(
 
     Raises:
         RecipeMismatchError: The recipes differ; the message lists the fields.
+        SchemaError: The store has no polygons to compare with.
     """
+    require_polygons(open_store(store), "compare with")
     if not any_recipe:
         found = provenance_of(open_store(store), view=view)
         detector.provenance.require_same_recipe(

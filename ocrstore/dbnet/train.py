@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ocrstore.annotation import require_polygons
 from ocrstore.dbnet.callbacks import (
     BestCheckpoint,
     DurableCheckpointIO,
@@ -166,9 +167,11 @@ def fit(
     require_writable(folder)
     if resume is None and not force:
         require_unused(folder)
+    require_polygons(open_store(train), "learn from")
     provenance = provenance_of(open_store(train), view=view)
     # None and a share: the training pictures, or a part of them
     measured = train if val is None or isinstance(val, float) else val
+    require_polygons(open_store(measured), "measure H-mean with")
     require_same_views(provenance, measured, view)
     # augmented pictures get maps of their own; what is measured on must have them
     for path in (measured,) if params.augment else (train, measured):

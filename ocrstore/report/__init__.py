@@ -76,6 +76,10 @@ def make_report(
         ),
         ("columns", "Columns", pages.columns_section(facts)),
     ]
+    if facts.turned:
+        turned = list(facts.turned.values())
+        content = pages.turned_section(store, turned, shown=suspects)
+        sections.insert(3, ("turned", f"EXIF rotations ({len(turned):,})", content))
     name = Path(facts.summary.path).name
     return pages.page(f"{name}: a report", sections, pages.lead_in(facts))
 

@@ -69,6 +69,16 @@ class Source:
         return tuple(picture.key for picture in self._pictures)
 
     @property
+    def paths(self) -> tuple[ReadableFile, ...]:
+        """Every picture's file, in the order of `keys`."""
+        return tuple(picture.path for picture in self._pictures)
+
+    @property
+    def has_annotations(self) -> bool:
+        """Whether any picture has an annotation."""
+        return bool(self._entries)
+
+    @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
         """The further values for the index that samples have, by key."""
         return self._attributes
@@ -136,7 +146,10 @@ class Source:
             what = f"{where}: {type(exc).__name__} in the dialect {self.dialect}: {exc}"
             unusable = Problem("dialect-failed", shown(what), key=key)
         else:
-            return FoundSample(key, picture.path, tuple(polygons), problems=tuple(found))
+            frame = self._dialect.frame(entry)
+            return FoundSample(
+                key, picture.path, tuple(polygons), problems=tuple(found), frame=frame
+            )
         return FoundSample(key, picture.path, annotated=False, problems=(unusable,))
 
 

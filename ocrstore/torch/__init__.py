@@ -10,22 +10,26 @@ with needs("torch"), explain_imports():
     from ocrstore.torch.dataset import OCRStoreDataset
 
 if TYPE_CHECKING:
-    from ocrstore.torch.datamodule import OCRDataModule
+    from ocrstore.torch.datamodule import LoadingStatistics, OCRDataModule
     from ocrstore.torch.prefetch import Prefetcher, PrefetchLoader
     from ocrstore.torch.samplers import ResumableSampler, WindowShuffleSampler, sampler_state
+    from ocrstore.torch.statistics import log_every_n
 
 # imported at first access: Lightning takes seconds to import, and workers need none of these
 _LAZY = {
+    "LoadingStatistics": "ocrstore.torch.datamodule",
     "OCRDataModule": "ocrstore.torch.datamodule",
     "PrefetchLoader": "ocrstore.torch.prefetch",
     "Prefetcher": "ocrstore.torch.prefetch",
     "ResumableSampler": "ocrstore.torch.samplers",
     "WindowShuffleSampler": "ocrstore.torch.samplers",
+    "log_every_n": "ocrstore.torch.statistics",
     "sampler_state": "ocrstore.torch.samplers",
 }
 
 __all__ = [
     "Batch",
+    "LoadingStatistics",
     "OCRDataModule",
     "OCRStoreDataset",
     "PrefetchLoader",
@@ -33,6 +37,7 @@ __all__ = [
     "ResumableSampler",
     "Sample",
     "WindowShuffleSampler",
+    "log_every_n",
     "sampler_state",
 ]
 

@@ -31,10 +31,11 @@ from ocrstore.errors import (
 )
 from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.stopwatch import lap
-from ocrstore.torch.annotations import polygons_in_view, raw_size
+from ocrstore.torch.annotations import polygons_in_view, raw_size, source_orientation
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory.address_range import map_run
 from ocrstore.torch.memory.column_memory import best_strategy
+from ocrstore.torch.memory.float_rows import write_normalized
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
 from ocrstore.torch.store_view import StoreView
 
@@ -90,7 +91,7 @@ class AugmentedView:
             made = self._augment(picture, annotation, row=number)
             # a transform that does not write to the picture has drawn into memory of its own
             copied = _copy(made.image) if self._augment.writes else made.image
-            computed = Computed(image=copied)
+            computed = Computed(image=self._normalized(copied) if view.ref.normalize else copied)
             lap("annotations")
             computed.update(self._draw(made.image.shape, made.annotation))
         except (CorruptStoreError, DecodeError, StoreChangedError):
@@ -108,7 +109,8 @@ class AugmentedView:
         computed["texts"] = made.annotation.texts
         computed["image_filename"] = view.key(row)
         computed["raw_size"] = raw_size(view, row)
-        computed["orientation"] = max(1, int(view.annotations.numbers("orientation", 1)[row]))
+        computed["orientation"] = 1  # of the pixels that are handed out
+        computed["source_orientation"] = source_orientation(view, row)
         computed["row"] = number
         return computed
 
@@ -131,6 +133,17 @@ class AugmentedView:
                 return np.asarray(mapped[0])
         return column.decoded(row)
 
+    def _normalized(self, image: AnyArray) -> AnyArray:
+        if image.dtype != np.uint8:
+            raise SchemaError(
+                f"normalize=True, and the transform returned a picture of {image.dtype}: expected"
+                " uint8. Take Normalize out of the transform, or leave out normalize=True."
+            )
+        target: AnyArray = _POOL.empty(image.shape, np.float32)
+        mean, std = self._view.mean_and_std
+        write_normalized([np.ascontiguousarray(image)], [target], mean=mean, std=std)
+        return target
+
     def _draw(self, shape: tuple[int, ...], annotation: Annotation) -> dict[str, Any]:
         if not self._maps:
             return {}
@@ -147,6 +160,8 @@ class AugmentedView:
         )
         lap("map drawing")
         drawn = {name: getattr(maps, name) for name in self._maps}
+        if self._view.ref.normalize:
+            return {name: array.astype(np.float32, copy=False) for name, array in drawn.items()}
         converted = {
             name: _to_float16(array) if array.dtype == np.float32 else array
             for name, array in drawn.items()

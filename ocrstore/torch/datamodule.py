@@ -1,4 +1,4 @@
-"""`OCRDataModule`: loaders for Lightning that resume in the middle of an epoch."""
+"""For Lightning: loaders that resume in the middle of an epoch, and statistics of loading."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from torch.utils.data import DataLoader
 from ocrstore.errors import SchemaError
 from ocrstore.keys import fraction_of
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
-from ocrstore.torch.lightning_bases import LightningDataModule
+from ocrstore.torch.lightning_bases import Callback, LightningDataModule
 from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
+from ocrstore.torch.statistics import LoadingMeter, find_dataset
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ocrstore.recipe import Recipe
     from ocrstore.torch.augmented import Transform
 
@@ -47,6 +50,8 @@ class OCRDataModule(LightningDataModule):
         columns: list[str] | None = None,
         expect: Recipe | str | None = None,
         max_row_nbytes: int | None = None,
+        normalize: bool = False,
+        numpy: bool = False,
         seed: int = 0,
         window: int | None = None,
         uneven: Uneven = "pad",
@@ -74,6 +79,8 @@ class OCRDataModule(LightningDataModule):
             columns: As in `OCRStoreDataset`.
             expect: As in `OCRStoreDataset`.
             max_row_nbytes: As in `OCRStoreDataset`.
+            normalize: As in `OCRStoreDataset`.
+            numpy: As in `OCRStoreDataset`.
             seed: Seeds the order of training.
             window: Shuffle in windows of that many row groups.
             uneven: What training does when the samples cannot be divided evenly between ranks:
@@ -119,6 +126,8 @@ class OCRDataModule(LightningDataModule):
             "columns": columns,
             "expect": expect,
             "max_row_nbytes": max_row_nbytes,
+            "normalize": normalize,
+            "numpy": numpy,
         }
         self._datasets: dict[str, OCRStoreDataset] = {}
         self._sampler: ResumableSampler | None = None
@@ -283,3 +292,63 @@ class OCRDataModule(LightningDataModule):
             self._state = dict(state)
         else:
             self._sampler.load_state_dict(state)
+
+
+class LoadingStatistics(Callback):
+    """Says every n training batches what loading took, in one line and to the loggers.
+
+    Page-cache hits, residency of the stores, bytes and waits; see `LoadingFigures`. Any loader of
+    an `OCRStoreDataset` will do. With several ranks the first one reports about itself.
+    """
+
+    def __init__(self, log_every_n: int = 50, *, emit: Callable[[str], None] = print) -> None:
+        """Choose how often, and what is done with the line.
+
+        Args:
+            log_every_n: After how many batches.
+            emit: Called with the line.
+        """
+        super().__init__()
+        self.log_every_n = log_every_n
+        self.emit = emit
+        self._meter: LoadingMeter | None = None
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Begin to count; the first batch of an epoch is waited for, too."""
+        if self._meter is None:
+            dataset = find_dataset(trainer.train_dataloader)
+            self._meter = LoadingMeter(dataset, log_every_n=self.log_every_n)
+        self._meter.wait()
+
+    def on_train_batch_start(
+        self,
+        trainer: Any,  # noqa: ARG002  # Lightning's signature
+        pl_module: Any,  # noqa: ARG002
+        batch: Any,
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """Count a batch."""
+        if self._meter is not None:
+            self._meter.got(batch)
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: Any,  # noqa: ARG002  # Lightning's signature
+        outputs: Any,  # noqa: ARG002
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """Report if enough batches were counted."""
+        if self._meter is None:
+            return
+        found = self._meter.figures()
+        if found is not None and trainer.is_global_zero:
+            self.emit(found.line())
+            for logger in trainer.loggers:
+                logger.log_metrics(found.scalars(), step=trainer.global_step)
+        self._meter.wait()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Forget the data set; another fit may have another one."""
+        self._meter = None

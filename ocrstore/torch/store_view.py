@@ -20,9 +20,11 @@ from ocrstore.annotation import AnnotationReader
 from ocrstore.errors import (
     OCRStoreError,
     RecipeMismatchError,
+    SchemaError,
     StoreChangedError,
     UnknownColumnError,
 )
+from ocrstore.metadata import readable_build
 from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store, StoredColumn, open_store, reopen_store
 from ocrstore.torch.memory import page_cache
@@ -45,6 +47,10 @@ class ViewRef(NamedTuple):
     columns: tuple[str, ...] | None
     strategy: Strategy | None
     max_row_nbytes: int | None = None
+    normalize: bool = False
+    """Pictures are handed out normalised, and maps as float32."""
+    numpy: bool = False
+    """Arrays are handed out in place of tensors."""
 
 
 class StoreView:
@@ -243,6 +249,26 @@ class StoreView:
         """Return a sample's key."""
         return self.store.snapshot.index.key(row)
 
+    @property
+    def mean_and_std(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """Return the mean and the standard deviation of the view's recipe, of values 0 to 1."""
+        if self.stored_view is None:
+            raise SchemaError(
+                f"{self.path}: has no view, so no mean and std to normalise by. Leave out"
+                " normalize=True, or write the store with `ocrstore build`."
+            )
+        recipe = self.stored_view.recipe_json
+        return tuple(recipe["mean"]), tuple(recipe["std"])
+
+    def image_path(self, row: int) -> str:
+        """Return where the build found a sample's picture; its key where that is not recorded."""
+        return os.path.join(self._images, self.key(row))  # noqa: PTH118  # a string is wanted
+
+    @cached_property
+    def _images(self) -> str:
+        source = readable_build(self.store)[0].get("source", {})
+        return str(source.get("images") or "")
+
     @cached_property
     def annotations(self) -> AnnotationReader:
         """The annotations of samples; reading the index waits for the first use."""
@@ -339,11 +365,13 @@ def open_view(
     columns: tuple[str, ...] | None = None,
     strategy: Strategy | None = None,
     max_row_nbytes: int | None = None,
+    normalize: bool = False,
+    numpy: bool = False,
 ) -> StoreView:
     """Open a store; data sets on the same file, view and columns share one mapping."""
     path = os.path.abspath(path)  # noqa: PTH100  # keeps symbolic links as they are
     store = open_store(path, max_row_nbytes=max_row_nbytes)
-    asked = (view, columns, strategy, max_row_nbytes)
+    asked = (view, columns, strategy, max_row_nbytes, normalize, numpy)
     return _shared(store, ViewRef(store.path, store.generation, store.fingerprint, *asked))
 
 

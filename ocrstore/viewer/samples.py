@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ocrstore.annotation import typed_attributes
+from ocrstore.annotation import AnnotationReader, typed_attributes
 from ocrstore.errors import SchemaError, UnknownColumnError, UnknownRowError
 from ocrstore.evaluation.predictions import Scores, read_truths
 from ocrstore.store import Store
@@ -64,7 +64,8 @@ def read_fields(
     """Return a store's fields by name; `extra` are further numbers, NaN where there is none.
 
     A list has its length as a further field (`polygons_count`), a list of flags also how many are
-    set (`ignored_true`), a column the bytes that it takes (`image_nbytes`).
+    set (`ignored_true`), a column the bytes that it takes (`image_nbytes`). `turned` is whether the
+    source had an EXIF rotation, `polygons_frame` the frame its polygons were in (raw or upright).
     """
     table = store.index
     fields = [
@@ -74,16 +75,30 @@ def read_fields(
     ]
     if tags is not None:
         fields.append(Field("tags", TEXTS, tags))
-    attributes = [_attribute(table, attribute) for attribute in store.snapshot.index.attributes]
+    attributes = [_attribute(table, attribute) for attribute in store.attribute_fields]
     fields += attributes
     for attribute in attributes:
         fields += _derived(attribute)
+    if "source_orientation" in table.column_names:
+        fields += _turned(store)
     for name in store.columns:
         fields.append(Field(f"{name}_nbytes", NUMBER, pa.array(store[name].nbytes)))
     named: dict[str, Field] = {}
     for field in fields:
         named.setdefault(field.name, field)  # an attribute cannot replace `row`
     return named
+
+
+def _turned(store: Store) -> list[Field]:
+    """Return whether the source had an EXIF rotation, and the frame its polygons were in."""
+    reader = AnnotationReader(store, strict=False)
+    frames: list[str | None] = [None] * len(store)
+    for turned in reader.turned():
+        frames[turned.row] = turned.frame
+    return [
+        Field("turned", FLAG, pa.array(reader.numbers("orientation", 1) > 1)),
+        Field("polygons_frame", TEXT, pa.array(frames, pa.string())),
+    ]
 
 
 def _attribute(table: pa.Table, attribute: pa.Field) -> Field:

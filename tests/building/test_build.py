@@ -59,7 +59,7 @@ def test_what_a_store_holds(dataset):
             stat.st_size,
             stat.st_mtime_ns,
         )
-        assert facts["annotated"] is True and facts["orientation"] == 1
+        assert facts["annotated"] is True and facts["source_orientation"] == 1
     assert store.attributes(0)["texts"] == ["word", "###"]
     assert store.attributes(0)["ignored"] == [False, True]
     assert store.attributes(0)["languages"] == [None, None]
@@ -254,7 +254,7 @@ def test_exif_rotation(dataset):
     dataset.add("plain.jpg", seed=3)
     for name, quads in (("wide", wide), ("tall", tall), ("either", either)):
         dataset.add(f"{name}.jpg", with_exif(encode(stored), 6), quads=quads)
-    report = make(dataset)
+    report = make(dataset, polygons_frame="raw")
     store = ocrstore.open(dataset.store)
     assert store["image"][store.row("wide.jpg")].shape == (120, 90, 3)
     assert np.array_equal(
@@ -266,7 +266,9 @@ def test_exif_rotation(dataset):
     assert "stored picture only" in found["wide.jpg", "polygons-rotated"]
     assert "either way" in found["either.jpg", "polygons-rotated"]
     assert "upright picture only" in found["tall.jpg", "polygons-upright"]
-    assert report.ok and store.attributes("wide.jpg")["orientation"] == 6
+    assert report.ok and store.attributes("wide.jpg")["source_orientation"] == 6
+    assert store.index["source_orientation"].to_pylist() == [6, 1, 6, 6]
+    assert "orientation" not in store.index.column_names
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
