@@ -170,7 +170,7 @@ class Recipe:
             "fill": list(self.fill),
             "pipeline": None if self.pipeline is None else json.loads(self.pipeline),
             "columns": {c.name: {"dtype": c.dtype, "codec": c.codec} for c in self.columns},
-            "maps": dataclasses.asdict(self.maps),
+            "maps": self.maps.to_json(),
             "map_algorithm": self.map_algorithm,
             "mean": list(self.mean),
             "std": list(self.std),

@@ -56,6 +56,7 @@ _RECIPE = record(
                 "thresh_max": _SHARE,
                 "min_size": number(0, 65536),
             },
+            {"rules": one_of("exact", "truncated")},
             closed=True,
         ),
         "map_algorithm": text,
@@ -158,9 +159,9 @@ class StoredView:
             raise SchemaError(f"the recipe of view {self.name}: {exc}") from exc
 
     @property
-    def maps(self) -> Mapping[str, float]:
+    def maps(self) -> Mapping[str, Any]:
         """The fields of its `MapParams`."""
-        found: Mapping[str, float] = self.recipe_json["maps"]
+        found: Mapping[str, Any] = self.recipe_json["maps"]
         return found
 
     @property
@@ -293,10 +294,12 @@ def recipe_in_words(recipe: Mapping[str, Any]) -> list[str]:
     if recipe["columns"].keys().isdisjoint(MAPS):
         return [*lines, "No maps."]
     maps = recipe["maps"]
+    small = f"polygons under {maps['min_size']:g} px ignored"
+    if maps.get("rules") == "truncated":
+        small = "polygons truncated to whole pixels, none ignored, no masks"
     lines.append(
         f"Maps: polygons shrunk by ratio {maps['shrink_ratio']}, threshold {maps['thresh_min']} to "
-        f"{maps['thresh_max']}, polygons under {maps['min_size']:g} px ignored "
-        f"({recipe['map_algorithm']})."
+        f"{maps['thresh_max']}, {small} ({recipe['map_algorithm']})."
     )
     return lines
 
