@@ -10,7 +10,8 @@ import pytest
 
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.geometry import longest_side, transform_points
-from ocrstore.pipeline import Pipeline, check_deterministic, read_pipeline, to_json
+from ocrstore.pipeline import Pipeline, check_deterministic
+from ocrstore.pipeline_json import bake_json, read_pipeline, to_json
 
 LETTERBOX = [
     A.LongestMaxSize(max_size=128),

@@ -17,6 +17,7 @@ from ocrstore.errors import SchemaError, SourceError
 from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sources import open_source
+from ocrstore.targets import TargetFunction, give_targets
 from ocrstore.views import IMPORTED, View
 
 StrPath = str | os.PathLike[str]
@@ -34,6 +35,7 @@ def build(
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
+    targets: str | TargetFunction | None = None,
     view: str | None = None,
     maps: StrPath | None = None,
     allow_modules: Sequence[str] = (),
@@ -61,6 +63,9 @@ def build(
         columns: Names of the columns.
         codecs: Column to codec; raw by default.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
+        targets: The function that draws the targets in place of DBNet's maps, or its name
+            `module:function`. It has to be given each time: a name that the store or a recipe file
+            records is not imported.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
         allow_modules: Modules besides albumentations whose transforms a serialised pipeline may
@@ -90,7 +95,7 @@ def build(
         out,
         annotations=annotations,
         format=format,
-        recipe=make_recipe(recipe, size, columns, codecs, pipeline),
+        recipe=make_recipe(recipe, size, columns, codecs, pipeline, targets),
         auto_size=size == AUTO,
         view=view,
         maps=maps,
@@ -110,7 +115,8 @@ def make_recipe(
     size: Size | None,
     columns: Sequence[str] | None,
     codecs: dict[str, str] | None,
-    pipeline: object,
+    pipeline: object = None,
+    targets: str | TargetFunction | None = None,
 ) -> Recipe:
     """Return the recipe, or make one from the other arguments; size "auto" is chosen later."""
     if recipe is None:
@@ -118,12 +124,18 @@ def make_recipe(
             size = None
         if isinstance(size, str):
             raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
-        return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
+        return Recipe.make(
+            size=size, columns=columns, codecs=codecs, pipeline=pipeline, targets=targets
+        )
     if size is not None or columns is not None or codecs is not None or pipeline is not None:
         raise SchemaError(
             "size, columns, codecs and pipeline are part of a recipe; give either a recipe or those"
         )
-    return recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    if not isinstance(recipe, Recipe):
+        return read_recipe(Path(recipe), targets=targets)
+    if targets is not None:
+        give_targets(targets)
+    return recipe
 
 
 def prepare(
@@ -149,20 +161,23 @@ def prepare(
     if workers is not None and workers < 0:
         raise SchemaError(f"workers has to be 0 or more, not {workers}")
     if recipe.pipeline is not None:
-        from ocrstore.pipeline import check_deterministic
+        from ocrstore.pipeline import albumentations_version, check_deterministic
 
         check_deterministic(recipe.pipeline)
+        recipe = replace(recipe, made_with=recipe.made_with or albumentations_version())
     folder = None if maps is None else Path(maps)
     if folder is not None:
         if not folder.is_dir():
             raise SourceError(f"{folder}: no such folder of map files")
+        if recipe.targets is not None:
+            raise SchemaError("map files hold DBNet's maps; give either --maps or --targets")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     source = open_source(images, annotations=annotations, format=format)
     chosen: tuple[str, ...] = ()
     if auto_size:
         scenes = source_scenes(source, max_pixels=max_pixels)
         side, why = choose_size(recipe, scenes, tell=measuring)
-        recipe, chosen = replace(recipe, size=(side, side)), (why,)
+        recipe, chosen = recipe.resized(side), (why,)
     asked = View(view or recipe.view_name, recipe, default=True)
     plan = plan_build(
         source,

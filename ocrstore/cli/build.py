@@ -193,6 +193,7 @@ def build_command(
     columns: list[str] | None,
     codecs: dict[str, str],
     recipe: Path | None,
+    targets: str | None,
     view: str | None,
     maps: Path | None,
     workers: int | None,
@@ -219,13 +220,14 @@ def build_command(
       ocrstore build images/ --out val.ocrs --size auto
       ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
+      ocrstore build images/ --out val.ocrs --targets mypackage.psenet:kernels
       ocrstore build images/ --out val.ocrs --dry-run
 
     Exit code 1 if anything was left out; the report lists it.
     """
     kept = None
     if not (force or recipe or size or columns or codecs):
-        kept = stored_view(out, maps=maps is not None)
+        kept = stored_view(out, maps=maps is not None, targets=targets)
     with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
         plan, options = prepare(
             images,
@@ -234,7 +236,7 @@ def build_command(
             format=format_,
             recipe=kept.recipe
             if kept is not None
-            else make_recipe(recipe, size, columns, codecs or None, None),
+            else make_recipe(recipe, size, columns, codecs or None, targets=targets),
             view=view or (None if kept is None else kept.name),
             maps=maps,
             workers=workers,

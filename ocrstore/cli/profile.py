@@ -77,7 +77,7 @@ def profile_command(
     albumentations.save(pipeline, "pipeline.yaml", data_format="yaml") saves a pipeline.
     """
     with explain_missing("profile"):
-        from ocrstore.pipeline import read_pipeline
+        from ocrstore.pipeline_json import read_pipeline
         from ocrstore.torch.profile import StepList, profile_store, write_split
     if split is not None and transform is None:
         raise click.UsageError("--split needs --transform: it is that pipeline that is split.")

@@ -39,6 +39,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--format", "format_", help="As in build.")
 @allow_module_option
 @click.option("--maps", type=FOLDER, help="As in build.")
+@click.option("--targets", metavar="MODULE:FUNCTION", help="As in build.")
 @click.option(
     "--workers",
     type=click.IntRange(0),
@@ -52,6 +53,7 @@ def verify_command(
     annotations: Path | None,
     format_: str | None,
     maps: Path | None,
+    targets: str | None,
     workers: int | None,
     as_json: bool,
 ) -> int:
@@ -76,11 +78,12 @@ def verify_command(
         "annotations": annotations,
         "format": format_,
         "maps": maps,
+        "targets": targets,
         "workers": workers,
     }
     if source is None and any(value is not None for value in options.values()):
         raise click.UsageError(
-            "--sample, --annotations, --format, --maps and --workers require --source."
+            "--sample, --annotations, --format, --maps, --targets and --workers require --source."
         )
     started = time.perf_counter()
     result: Verification | SourceCheck

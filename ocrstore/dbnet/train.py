@@ -52,7 +52,7 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.evaluation.postprocess import params_for
-from ocrstore.pipeline import default_augmentation
+from ocrstore.augment import BasicAugmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
@@ -252,7 +252,7 @@ def _transform(provenance: Provenance) -> Any:
     height, width = provenance.as_recipe.size
     if height is None or width is None:
         raise SchemaError("augmentation needs views of one size, and this recipe leaves it open")
-    return default_augmentation(height, width)
+    return BasicAugmentation(height, width)
 
 
 def _trainer(

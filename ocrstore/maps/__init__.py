@@ -37,7 +37,15 @@ int32 first, for experiments that are under way:
 
 from __future__ import annotations
 
-from ocrstore.maps.drawing import ALGORITHM, MapParams, Maps, draw_maps
+from ocrstore.maps.drawing import ALGORITHM, MapParams, Maps, dbnet_maps, draw_maps
 from ocrstore.maps.outlines import MAX_COORDINATE, MAX_POINTS
 
-__all__ = ["ALGORITHM", "MAX_COORDINATE", "MAX_POINTS", "MapParams", "Maps", "draw_maps"]
+__all__ = [
+    "ALGORITHM",
+    "MAX_COORDINATE",
+    "MAX_POINTS",
+    "MapParams",
+    "Maps",
+    "dbnet_maps",
+    "draw_maps",
+]

@@ -117,6 +117,19 @@ def draw_maps(
     return maps
 
 
+def dbnet_maps(
+    polygons: Sequence[npt.ArrayLike],
+    ignored: Sequence[bool] | npt.NDArray[np.bool_],
+    height: int,
+    width: int,
+    *,
+    params: MapParams = _DBNET,
+) -> dict[str, npt.NDArray[Any]]:
+    """Draw DBNet's targets, as any target function does: the arrays of `draw_maps` by name."""
+    maps = draw_maps(polygons, ignored, height, width, params=params)
+    return {field.name: getattr(maps, field.name) for field in dataclasses.fields(Maps)}
+
+
 def _blank(height: int, width: int, params: MapParams) -> Maps:
     pixels = height * width
     block = POOL.take(8 * pixels)

@@ -14,7 +14,7 @@ import pytest
 
 from ocrstore import cli
 from ocrstore.errors import SchemaError
-from ocrstore.pipeline import read_pipeline
+from ocrstore.pipeline_json import read_pipeline
 from ocrstore.recipe import read_recipe
 from tests.drawn import bare_store
 

@@ -12,7 +12,8 @@ import torch
 import ocrstore
 from ocrstore import cli
 from ocrstore.errors import SchemaError
-from ocrstore.pipeline import compose, read_pipeline, to_json
+from ocrstore.pipeline import compose
+from ocrstore.pipeline_json import read_pipeline, to_json
 from ocrstore.stopwatch import lap, measuring
 from ocrstore.torch import profile as profiling
 from ocrstore.torch.dataset import OCRStoreDataset
