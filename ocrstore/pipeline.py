@@ -491,7 +491,7 @@ def _generators() -> Iterator[tuple[random.Random, int]]:
 
 
 @contextmanager
-def seeded(composition: Any, py_random: random.Random, seed: int) -> Iterator[None]:
+def seeded(composition: Any, py_random: random.Random | None, seed: int) -> Iterator[None]:
     """Seed a composition and the global generators, which are restored afterwards.
 
     albumentations before 1.4.15 has only those, and some transforms of later versions use them.

@@ -17,6 +17,7 @@ from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampl
 
 if TYPE_CHECKING:
     from ocrstore.recipe import Recipe
+    from ocrstore.targets import TargetFunction
     from ocrstore.torch.augmented import Transform
 
 
@@ -40,6 +41,7 @@ class OCRDataModule(LightningDataModule):
         batch_size: int = 16,
         num_workers: int = 2,
         train_transform: Transform | None = None,
+        targets: TargetFunction | None = None,
         view: str | int | None = None,
         columns: list[str] | None = None,
         expect: Recipe | str | None = None,
@@ -64,6 +66,7 @@ class OCRDataModule(LightningDataModule):
             batch_size: Samples in a batch.
             num_workers: Worker processes of each loader.
             train_transform: The transform for training.
+            targets: Draws the targets after `train_transform`, as in `OCRStoreDataset`.
             view: As in `OCRStoreDataset`.
             columns: As in `OCRStoreDataset`.
             expect: As in `OCRStoreDataset`.
@@ -96,6 +99,7 @@ class OCRDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.train_transform = train_transform
+        self.targets = targets
         self.seed = seed
         self.window = window
         self.uneven = uneven
@@ -118,8 +122,9 @@ class OCRDataModule(LightningDataModule):
         if path is None:
             raise ValueError(f"OCRDataModule was given no store for {stage!r}: pass {stage}=...")
         if stage not in self._datasets:
-            transform = self.train_transform if stage == "train" else None
-            self._datasets[stage] = OCRStoreDataset(path, transform=transform, **self._options)
+            given = {"transform": self.train_transform, "targets": self.targets}
+            given = given if stage == "train" else {}
+            self._datasets[stage] = OCRStoreDataset(path, **given, **self._options)
         return self._datasets[stage]
 
     def _loader(self, stage: str, sampler: ResumableSampler) -> DataLoader[Any]:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ocrstore.annotation import Annotation
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
+    from ocrstore.targets import TargetFunction
     from ocrstore.torch.augmented import AugmentedView, Transform
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -67,6 +68,7 @@ class OCRStoreDataset(Dataset[Any]):
         transform: Transform | None = None,
         fuse: bool = True,
         map_params: MapParams | None = None,
+        targets: TargetFunction | None = None,
         memory: Strategy | None = None,
     ) -> None:
         """Open stores.
@@ -76,10 +78,14 @@ class OCRStoreDataset(Dataset[Any]):
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
             expect: The recipe (or its fingerprint) that must have made the view.
-            transform: An albumentations transform, or a callable with `image=` and `keypoints=`.
+            transform: A `BasicAugmentation`, an albumentations transform, or a callable with
+                `image=` and `keypoints=`.
             fuse: Compute only the pixels of an albumentations transform that are seen in the end.
                 False runs it step by step on whole pictures; the result is the same.
             map_params: How maps are drawn after a transform; as in the view's recipe if not given.
+            targets: Draws the targets after a transform in place of DBNet's maps: a function of
+                (polygons, ignored, height, width) that returns named arrays; see
+                `ocrstore.targets`.
             memory: The memory strategy (`leases`, `fresh` or `copy`); the best one for this system
                 if not given.
 
@@ -95,6 +101,11 @@ class OCRStoreDataset(Dataset[Any]):
             from ocrstore.torch.augmented import check_transform
 
             check_transform(transform)
+        elif targets is not None:
+            raise TypeError(
+                "targets= draws after transform=, and there is none; stored targets are made by"
+                " `ocrstore build --targets module:function`"
+            )
         names = None if columns is None else tuple(columns)
         view_name = None if view is None else str(view)
         self.views = tuple(
@@ -104,10 +115,12 @@ class OCRStoreDataset(Dataset[Any]):
         for opened in self.views:
             if expect is not None:
                 _enforce(opened, expect)
-        _check_alike(self.views, transformed=transform is not None, maps_given=bool(map_params))
+        given = map_params is not None or targets is not None
+        _check_alike(self.views, transformed=transform is not None, maps_given=given)
         self.transform = transform
         self._fuse = fuse
         self._map_params = map_params
+        self._targets = targets
         self._prepare()
 
     def _prepare(self) -> None:
@@ -119,7 +132,13 @@ class OCRStoreDataset(Dataset[Any]):
             from ocrstore.torch.augmented import AugmentedView
 
             self._augmented = [
-                AugmentedView(view, self.transform, self._map_params, fuse=self._fuse)
+                AugmentedView(
+                    view,
+                    self.transform,
+                    self._map_params,
+                    fuse=self._fuse,
+                    targets=self._targets,
+                )
                 for view in self.views
             ]
 
@@ -298,6 +317,7 @@ class OCRStoreDataset(Dataset[Any]):
             "transform": self.transform,
             "fuse": self._fuse,
             "map_params": self._map_params,
+            "targets": self._targets,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -305,6 +325,7 @@ class OCRStoreDataset(Dataset[Any]):
         self.transform = state["transform"]
         self._fuse = state["fuse"]
         self._map_params = state["map_params"]
+        self._targets = state["targets"]
         self._prepare()
 
 
