@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -209,12 +208,12 @@ def _check_arguments(given: Mapping[str, Any], made: Mapping[str, Any]) -> None:
         return
     name = str(given["__class_fullname__"])
     # albumentations 1.3 does not describe all arguments that it takes
-    unknown = sorted(given.keys() - made.keys() - {*inspect.signature(_registry()[name]).parameters})
+    unknown = sorted(
+        given.keys() - made.keys() - {*inspect.signature(_registry()[name]).parameters}
+    )
     if unknown:
         known = ", ".join(sorted(name for name in made if not name.startswith("__")))
-        raise SchemaError(
-            f"{name}: unknown argument {', '.join(unknown)}; known: {known}"
-        )
+        raise SchemaError(f"{name}: unknown argument {', '.join(unknown)}; known: {known}")
 
 
 # --- which classes a description may name
@@ -313,6 +312,13 @@ def described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
 def short_name(tree: Mapping[str, Any]) -> str:
     """Return the name of a described class without its module."""
     return str(tree["__class_fullname__"]).rpartition(".")[2]
+
+
+def default_p(tree: Mapping[str, Any]) -> float:
+    """Return the probability that a described class has if none is given."""
+    found = _registry().get(str(tree["__class_fullname__"]))
+    parameters = {} if found is None else inspect.signature(found).parameters
+    return float(parameters["p"].default) if "p" in parameters else 0.5
 
 
 def is_always_applied(tree: Mapping[str, Any]) -> bool:

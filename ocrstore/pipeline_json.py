@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ocrstore.errors import SchemaError
 from ocrstore.pipeline import (
     SEQUENCES,
+    default_p,
     described_parts,
     import_albumentations,
     is_always_applied,
@@ -127,11 +128,7 @@ def _tree(pipeline: object) -> tuple[Tree, bool]:
         )
     for part in described_parts(tree):
         # albumentations 1.3 does not save it, and without it the picture would move
-        if (
-            short_name(part) == "PadIfNeeded"
-            and "always_apply" in part
-            and "position" not in part
-        ):
+        if short_name(part) == "PadIfNeeded" and "always_apply" in part and "position" not in part:
             raise SchemaError(
                 "PadIfNeeded: albumentations before 1.4 does not save where it puts the picture. "
                 "Add `position: top_left` (or center, its default) to its arguments"
@@ -201,6 +198,9 @@ def _completed(tree: Tree) -> Tree:
     """Return a description with all arguments, as albumentations describes what it makes of it."""
     with suppress(ImportError):
         import albumentations.pytorch  # noqa: F401  # registers ToTensorV2
+    for part in described_parts(tree):
+        # from_dict would take 0.5 for every class
+        cast(Tree, part).setdefault("p", default_p(part))
     return _from_object(make_transform(tree))
 
 
@@ -232,10 +232,10 @@ def _without_tail(tree: Tree) -> tuple[Tree, dict[str, tuple[float, ...]]]:
                 raise SchemaError("Normalize after ToTensorV2 cannot be baked; put it before")
             fields = _mean_and_std(part)
     rest = {**tree, "transforms": kept} if tail else tree
-    for part in described_parts(rest):
-        if short_name(part) in _TAIL:
+    for other in described_parts(rest):
+        if short_name(other) in _TAIL:
             raise SchemaError(
-                f"{short_name(part)} cannot be baked there: a view holds uint8 pixels. At the end "
+                f"{short_name(other)} cannot be baked there: a view holds uint8 pixels. At the end "
                 "of the pipeline, with p=1, it becomes the mean and std of the recipe"
             )
     return rest, fields

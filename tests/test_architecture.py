@@ -40,7 +40,9 @@ sources       : annotation errors keys problems
 decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry
-recipe        : errors format geometry maps metadata schema views | pipeline
+pipeline_json : errors pipeline
+targets       : errors keys schema
+recipe        : errors format geometry maps metadata schema targets views | pipeline pipeline_json
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
@@ -49,15 +51,15 @@ verification  : errors format store | building
 export        : errors store whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
-metadata pipeline problems recipe schema shared_slots sources store verification version \
+metadata pipeline problems recipe schema shared_slots sources store targets verification version \
 view_bound views whole_file
 # store -> data set -> batch -> network
-augment       : buffers errors stopwatch
-torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
-| augment maps metadata recipe shared_slots
+augment       : buffers errors pipeline stopwatch
+torch         : annotation augment buffers errors keys machine pipeline schema stopwatch store \
+targets views whole_file | maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema \
-sources store torch views whole_file
+dbnet         : annotation augment decode errors evaluation geometry machine pipeline recipe \
+schema sources store torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
@@ -65,8 +67,8 @@ report        : annotation errors inspection problems schema store version views
 viewer        : annotation errors evaluation geometry schema store views
 # the commands, and the public names
 cli           : annotation building decode errors export format inspection interrupts keys machine \
-maps problems recipe report schema sources store verification version view_bound views \
-| dbnet evaluation pipeline torch viewer
+maps problems recipe report schema sources store targets verification version view_bound views \
+| dbnet evaluation pipeline pipeline_json torch viewer
 __main__      : interrupts | cli
 __init__      : errors version | building format recipe store verification
 """

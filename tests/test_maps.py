@@ -718,7 +718,9 @@ def test_truncated_rules_of_random_polygons() -> None:
     rng = np.random.default_rng(3)
     for _ in range(12):
         words = [
-            word(rng.uniform(1, 60), rng.uniform(1, 30), rng.uniform(0, 7), rng.uniform(-20, 130, 2))
+            word(
+                rng.uniform(1, 60), rng.uniform(1, 30), rng.uniform(0, 7), rng.uniform(-20, 130, 2)
+            )
             for _ in range(12)
         ]
         check_truncated([*words, STAR, STAR + 400, STAR - 9000, SQUARE * 50, SQUARE[:2]])

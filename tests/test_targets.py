@@ -143,7 +143,7 @@ def test_recipe_file_with_targets(kernels, tmp_path):
     assert made.names == ("tensor", "kernels")
     assert made.shape("kernels") == (7, 64, 64)
     assert made.resized(32).shape("kernels") == (7, 32, 32)
-    with pytest.raises(SchemaError, match="not by tests.test_targets:halves"):
+    with pytest.raises(SchemaError, match=r"not by tests\.test_targets:halves"):
         read_recipe(file, targets=halves)
 
 

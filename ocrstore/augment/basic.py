@@ -1,4 +1,4 @@
-"""The augmentation of `train --augment`: flip, rotate, scale, crop and colour, without albumentations.
+"""The augmentation of `train --augment`: flip, rotate, scale, crop, colour; no albumentations.
 
 Everything that moves pixels is one matrix, by which the picture is warped once and the points move.
 Coordinates are those of `ocrstore.geometry`: (0, 0) is the outer corner of the top-left pixel.
@@ -134,9 +134,7 @@ def warp_visible(pixels: Pixels, matrix: Matrix, size: tuple[int, int]) -> Pixel
     warped = cv2.warpAffine(
         wide, forward, (width, height), dst=buffers.scratch_bytes((height, width, 4))
     )
-    return cv2.cvtColor(
-        warped, cv2.COLOR_RGBA2RGB, dst=buffers.scratch_bytes((height, width, 3))
-    )
+    return cv2.cvtColor(warped, cv2.COLOR_RGBA2RGB, dst=buffers.scratch_bytes((height, width, 3)))
 
 
 def _recolour(pixels: Pixels, brightness: float, contrast: float, saturation: float) -> Pixels:

@@ -27,6 +27,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from ocrstore.augment import BasicAugmentation
 from ocrstore.dbnet.callbacks import (
     BestCheckpoint,
     DurableCheckpointIO,
@@ -52,7 +53,6 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.evaluation.postprocess import params_for
-from ocrstore.augment import BasicAugmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule

@@ -59,7 +59,7 @@ class MapParams:
             raise SchemaError(f"min_size is {self.min_size}; expected pixels, 0 or more")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields; without `rules` if they are the usual ones, as before there were others."""
+        """Return the fields; `rules` only if they are not the usual ones, for old fingerprints."""
         fields = dataclasses.asdict(self)
         return {k: v for k, v in fields.items() if (k, v) != ("rules", EXACT)}
 

@@ -122,9 +122,10 @@ class OCRDataModule(LightningDataModule):
         if path is None:
             raise ValueError(f"OCRDataModule was given no store for {stage!r}: pass {stage}=...")
         if stage not in self._datasets:
-            given = {"transform": self.train_transform, "targets": self.targets}
-            given = given if stage == "train" else {}
-            self._datasets[stage] = OCRStoreDataset(path, **given, **self._options)
+            options = dict(self._options)
+            if stage == "train":
+                options |= {"transform": self.train_transform, "targets": self.targets}
+            self._datasets[stage] = OCRStoreDataset(path, **options)
         return self._datasets[stage]
 
     def _loader(self, stage: str, sampler: ResumableSampler) -> DataLoader[Any]:

@@ -23,8 +23,8 @@ import torch
 import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.augment import BasicAugmentation
+from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.pipeline import (
     CHOOSING,
     SEQUENCES,

@@ -76,8 +76,8 @@ run("verify", store, "--source", images, "--workers", "0")
 run("profile", store, "--samples", "4", "--repeats", "1")
 sample = OCRStoreDataset(store, transform=BasicAugmentation(64, 64))[0]
 assert sample["prob_map"].shape == (1, 64, 64)
-options = "--augment --epochs 1 --batch-size 2 --workers 0 --backbone resnet10 --width 16 --inner 16"
-run("train", store, "--out", folder + "/run", "--quiet", *options.split())
+options = "--epochs 1 --batch-size 2 --workers 0 --backbone resnet10 --width 16 --inner 16"
+run("train", store, "--augment", "--out", folder + "/run", "--quiet", *options.split())
 """
 
 

@@ -293,7 +293,7 @@ def test_json_for_programs(folder, run):
     record = json.loads(out)
     assert code == 0 and record["pipeline"] == "the pipeline of train --augment"
     names = [row["name"] for row in record["costs"]]
-    assert "LongestMaxSize" in names and "ColorJitter" in names
+    assert "warp" in names and "colour" in names
     assert record["sum_cpu_ms"] == pytest.approx(sum(row["cpu_ms"] for row in record["costs"]))
     assert record["loader"]["cpu_ms"] > 0 and record["advice"] and record["written"] == []
 
