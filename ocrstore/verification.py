@@ -98,6 +98,7 @@ def verify(
     annotations: StrPath | None = None,
     format: str | None = None,
     maps: StrPath | None = None,
+    targets: Any = None,
     allow_modules: Sequence[str] = (),
     sample: int | None = None,
     workers: int | None = None,
@@ -121,8 +122,8 @@ def verify(
         path: The store.
         source: The folder of pictures. Every sample is derived from it again and compared bit by
             bit with the store, instead of checking the file.
-        annotations: With `source`, as in `build`; so are `format`, `maps`, `allow_modules` and
-            `workers`.
+        annotations: With `source`, as in `build`; so are `format`, `maps`, `targets`,
+            `allow_modules` and `workers`.
         sample: With `source`: compare only so many samples, chosen at random.
         progress: Called with (done, total), in bytes; with `source`, in samples.
 
