@@ -58,13 +58,14 @@ augment       : buffers errors pipeline stopwatch
 torch         : annotation augment buffers errors keys machine pipeline schema stopwatch store \
 targets views whole_file | maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation augment decode errors evaluation geometry machine pipeline recipe \
-schema sources store torch views whole_file
+dbnet         : annotation augment decode errors evaluation geometry inspection keys machine \
+pipeline recipe schema sources store torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
-report        : annotation errors inspection problems schema store version views whole_file
-viewer        : annotation errors evaluation geometry schema store views
+report        : annotation errors evaluation inspection problems schema store version views \
+whole_file
+viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : annotation building decode errors export format inspection interrupts keys machine \
 maps problems recipe report schema sources store targets verification version view_bound views \

@@ -63,7 +63,7 @@ class Detector:
         cls,
         path: str | Path,
         *,
-        device: str = "cpu",
+        device: str = "auto",
         precision: str = "auto",
         allow_modules: Sequence[str] = (),
         **post: Any,
