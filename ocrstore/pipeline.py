@@ -318,7 +318,9 @@ def default_p(tree: Mapping[str, Any]) -> float:
     """Return the probability that a described class has if none is given."""
     found = _registry().get(str(tree["__class_fullname__"]))
     parameters = {} if found is None else inspect.signature(found).parameters
-    return float(parameters["p"].default) if "p" in parameters else 0.5
+    # as it is: an object that was made without it has the same int or float in its description
+    found_p: float = parameters["p"].default if "p" in parameters else 0.5
+    return found_p
 
 
 def is_always_applied(tree: Mapping[str, Any]) -> bool:

@@ -375,6 +375,8 @@ def _check(recipe: Recipe) -> None:
         raise SchemaError(f"fill has to be three ints from 0 to 255, not {recipe.fill}")
     if len(recipe.mean) != 3 or len(recipe.std) != 3 or min(recipe.std) <= 0:
         raise SchemaError("mean and std have to be three numbers each, std above 0")
+    if not isinstance(recipe.made_with, str | None):
+        raise SchemaError(f"made_with has to be a string, not {recipe.made_with!r}")
     names = recipe.names
     if len(set(names)) != len(names) or not names:
         raise SchemaError(f"columns have to be distinct and at least one: {names}")

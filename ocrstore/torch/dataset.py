@@ -391,7 +391,8 @@ def _meaning(view: StoreView, *, transformed: bool, maps_given: bool) -> dict[st
     """Return what decides how a view's samples look: recipe, columns, dtypes and shapes."""
     stored = view.stored_view
     described = {} if stored is None else stored.recipe_json
-    recipe = {key: value for key, value in described.items() if key != "columns"}
+    left_out = ("columns", "made_with")
+    recipe = {key: value for key, value in described.items() if key not in left_out}
     whole = IMAGE in view.store.columns
     if transformed:
         # maps are drawn anew; the recipe of a baked tensor matters only where it is the picture
