@@ -74,16 +74,17 @@ def make_transform(tree: Mapping[str, Any]) -> Any:
     """Make the transform that a tree of canonical JSON describes; raises SchemaError."""
     albumentations = import_albumentations()
     _check_classes(tree)
+    tree = _renamed(tree)
     try:
         with warnings.catch_warnings():
             # it warns of arguments that it wrote down itself; _check_arguments finds the wrong ones
             warnings.simplefilter("ignore", UserWarning)
-            made = albumentations.from_dict({"transform": _renamed(tree)})
+            made = albumentations.from_dict({"transform": tree})
     except Exception as exc:  # pydantic, type and value errors: the arguments are wrong
         raise SchemaError(f"the pipeline cannot be made from its description: {exc}") from exc
     if made is None:
         raise SchemaError("the pipeline has a transform that albumentations cannot serialise")
-    _check_arguments(_renamed(tree), made.to_dict()["transform"])
+    _check_arguments(tree, made.to_dict()["transform"])
     return made
 
 

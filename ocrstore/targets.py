@@ -32,7 +32,8 @@ Shape = tuple[int | None, ...]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}\Z")
 _TAKEN = (
     *(IMAGE, TENSOR, INVERSE_MATRIX, "images", "row", "rows", "polygons", "ignored", "texts"),
-    *("image_filename", "raw_size", "orientation"),
+    *("image_filename", "image_path", "raw_size", "orientation", "source_orientation", "shape"),
+    *("canonical_size", "metadata", "whole_image", "whole_images"),
 )
 """Names of other things in samples and batches."""
 _OPEN = ((64, 96), (96, 160))
