@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
@@ -97,6 +97,10 @@ def verify(
     source: StrPath,
     annotations: StrPath | None = None,
     format: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    columns_map: Mapping[str, str] | None = None,
+    stored_only: bool = False,
     maps: StrPath | None = None,
     targets: Any = None,
     allow_modules: Sequence[str] = (),
@@ -120,10 +124,11 @@ def verify(
 
     Args:
         path: The store.
-        source: The folder of pictures. Every sample is derived from it again and compared bit by
-            bit with the store, instead of checking the file.
-        annotations: With `source`, as in `build`; so are `format`, `maps`, `targets`,
-            `allow_modules` and `workers`.
+        source: The pictures, as for `build`. Every sample is derived from them again and compared
+            bit by bit with the store, instead of checking the file.
+        annotations: With `source`, as in `build`; so are `format`, `include`, `exclude`,
+            `columns_map`, `maps`, `targets`, `allow_modules` and `workers`.
+        stored_only: With `source`: its pictures that are not in the store are no findings.
         sample: With `source`: compare only so many samples, chosen at random.
         progress: Called with (done, total), in bytes; with `source`, in samples.
 

@@ -36,7 +36,7 @@ view_bound    : errors metadata
 problems      : annotation
 geometry      : errors
 # source -> decode -> recipe
-sources       : annotation errors keys problems
+sources       : annotation errors keys problems | decode
 decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry
@@ -71,7 +71,7 @@ cli           : annotation building decode errors export format inspection inter
 maps problems recipe report schema sources store targets verification version view_bound views \
 | dbnet evaluation pipeline pipeline_json torch viewer
 __main__      : interrupts | cli
-__init__      : errors version | building format recipe store verification
+__init__      : errors version | building format recipe sources store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, shown
 
@@ -55,7 +56,17 @@ class _StoreOrShare(click.Path):
 )
 @click.option("--width", default=64, show_default=True, help="Channels of the first stage.")
 @click.option("--inner", default=256, show_default=True, help="Channels of the neck.")
-@click.option("--weights", type=STORE, help="ImageNet state dict (torchvision's names).")
+@click.option(
+    "--weights",
+    type=STORE,
+    help="Begin with these weights: a ResNet of torchvision or timm for the backbone, or a whole"
+    " DBNet of ocrstore, of its authors or of mmocr.",
+)
+@click.option(
+    "--pretrained",
+    type=click.Choice(["resnet18", "resnet34", "resnet50"]),
+    help="Begin with this backbone's ImageNet weights, from torch.hub's cache or the network.",
+)
 @click.option(
     "--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True
 )
@@ -129,7 +140,7 @@ def train_command(store: Path, **options: Any) -> int:
       ocrstore train train.ocrs --val val.ocrs --epochs 50 --out runs/a
       ocrstore train train.ocrs --val val.ocrs --out runs/a --resume runs/a/last.ckpt
       ocrstore train all.ocrs --val 0.1 --out runs/a --logger wandb
-      ocrstore train train.ocrs --val val.ocrs --out runs/b --weights resnet18.pth --augment
+      ocrstore train train.ocrs --val val.ocrs --out runs/b --pretrained resnet18 --augment
     """
     with explain_missing("train"):
         from ocrstore.dbnet.network import ModelConfig
@@ -146,8 +157,12 @@ def train_command(store: Path, **options: Any) -> int:
     # the figures that it means are counted over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True")
     devices = options.pop("devices")
+    backbone, pretrained = options.pop("backbone"), options.pop("pretrained")
+    chosen = click.get_current_context().get_parameter_source("backbone")
+    if pretrained and chosen is not ParameterSource.DEFAULT and backbone != pretrained:
+        raise click.UsageError(f"--backbone {backbone} and --pretrained {pretrained}: which one?")
     model = ModelConfig(
-        backbone=options.pop("backbone"), width=options.pop("width"), inner=options.pop("inner")
+        backbone=pretrained or backbone, width=options.pop("width"), inner=options.pop("inner")
     )
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
     quiet, force = options.pop("quiet"), options.pop("force")
@@ -164,6 +179,7 @@ def train_command(store: Path, **options: Any) -> int:
             **places,
             model=model,
             params=params,
+            pretrained=pretrained is not None,
             quiet=quiet,
             force=force,
             loggers=loggers,

@@ -46,6 +46,7 @@ from ocrstore.dbnet.checkpoint import (
 from ocrstore.dbnet.module import DBNetModule
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.dbnet.predict import allow_tf32
+from ocrstore.dbnet.weights import fetch_imagenet, load_weights
 from ocrstore.errors import (
     CheckpointError,
     OCRStoreError,
@@ -131,6 +132,7 @@ def fit(
     model: ModelConfig | None = None,
     params: TrainParams | None = None,
     weights: str | Path | None = None,
+    pretrained: bool = False,
     resume: str | Path | None = None,
     quiet: bool = False,
     force: bool = False,
@@ -147,7 +149,9 @@ def fit(
         view: The view to use; the default one if None.
         model: The network; its mean and std are replaced by those of the recipe.
         params: How to train.
-        weights: An ImageNet state dict for the backbone.
+        weights: A file of weights to begin with, as `weights.load_weights` takes it.
+        pretrained: Begin with the ImageNet weights of the backbone, from torch.hub's cache or the
+            network.
         resume: A checkpoint (`last.ckpt`) to continue from, of the same network and recipe. Logs
             in `out` are continued as well, from the checkpoint's step on.
         quiet: Show no progress bar and no table of the network.
@@ -180,8 +184,12 @@ def fit(
     resumed = None if resume is None else read_checkpoint(resume, resumable=True)
     if resumed is not None:
         require_same_network(module, resumed)
+    if weights is not None and pretrained:
+        raise SchemaError("weights from a file or pretrained ones: give one of the two")
     if weights is not None:
-        module.net.backbone.load_imagenet(weights)
+        load_weights(module.net, weights)
+    elif pretrained:
+        load_weights(module.net, fetch_imagenet(module.net.config.backbone))
     data = OCRDataModule(
         train=train,
         val=train if val is None else val,
