@@ -147,6 +147,14 @@ def test_recipe_file_with_targets(kernels, tmp_path):
         read_recipe(file, targets=halves)
 
 
+def test_a_recipe_of_other_targets_is_refused(kernels, drawn_folder, tmp_path):
+    """A function beside a recipe that does not record it would not be used."""
+    with pytest.raises(SchemaError, match="the recipe is of DBNet's maps"):
+        ocrstore.build(
+            drawn_folder / "images", tmp_path / "a.ocrs", recipe=Recipe(), targets=kernels
+        )
+
+
 def test_views_of_open_size(kernels):
     """Where the size depends on the picture, so does the shape."""
     give_targets(halves)

@@ -175,8 +175,9 @@ def make_recipe(
         )
     if not isinstance(recipe, Recipe):
         return read_recipe(Path(recipe), targets=targets)
-    if targets is not None:
-        give_targets(targets)
+    drawn = "DBNet's maps" if recipe.targets is None else recipe.targets.function
+    if targets is not None and give_targets(targets) != drawn:
+        raise SchemaError(f"the recipe is of {drawn}; make one with Recipe.make(targets=...)")
     return recipe
 
 
