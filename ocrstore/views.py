@@ -57,13 +57,26 @@ _RECIPE = record(
                 "thresh_max": _SHARE,
                 "min_size": number(0, 65536),
             },
+            {"rules": one_of("exact", "truncated")},
             closed=True,
         ),
         "map_algorithm": text,
         "mean": listed(number(-1e6, 1e6), length=3),
         "std": listed(number(1e-6, 1e6), length=3),
     },
-    {"pipeline": optional(named(anything))},
+    {
+        "pipeline": optional(named(anything)),
+        "made_with": text,
+        "targets": record(
+            {
+                "function": text,
+                "version": text,
+                "arrays": named(
+                    record({"dtype": one_of(*DTYPES), "shape": listed(optional(count))})
+                ),
+            }
+        ),
+    },
 )
 _VIEW = record({"recipe": _RECIPE, "fingerprint": text, "columns": named(text)})
 
@@ -113,7 +126,7 @@ def stored_columns(views: tuple[View, ...]) -> dict[str, Column]:
     """Return the columns of a store with these views, by their names in the store."""
     return {
         view.columns.get(column.name, column.name): Column(
-            column.dtype, COLUMNS[column.name].shape(view.recipe.size), column.codec
+            column.dtype, view.recipe.shape(column.name), column.codec
         )
         for view in views
         for column in view.recipe.columns
@@ -159,9 +172,9 @@ class StoredView:
             raise SchemaError(f"the recipe of view {self.name}: {exc}") from exc
 
     @property
-    def maps(self) -> Mapping[str, float]:
+    def maps(self) -> Mapping[str, Any]:
         """The fields of its `MapParams`."""
-        found: Mapping[str, float] = self.recipe_json["maps"]
+        found: Mapping[str, Any] = self.recipe_json["maps"]
         return found
 
     @property
@@ -291,13 +304,20 @@ def _check_column(store: Store, logical: str, column: str, where: str) -> None:
 def recipe_in_words(recipe: Mapping[str, Any]) -> list[str]:
     """Say what a recipe in JSON form does: a sentence for the picture, one for the maps."""
     lines = [_geometry_in_words(recipe)]
+    targets = recipe.get("targets")
+    if targets is not None:
+        names = ", ".join(targets["arrays"])
+        function = f"{targets['function']}, version {targets['version']}"
+        return [*lines, f"Targets: {names}, drawn by {function}."]
     if recipe["columns"].keys().isdisjoint(MAPS):
         return [*lines, "No maps."]
     maps = recipe["maps"]
+    small = f"polygons under {maps['min_size']:g} px ignored"
+    if maps.get("rules") == "truncated":
+        small = "polygons truncated to whole pixels, none ignored, no masks"
     lines.append(
         f"Maps: polygons shrunk by ratio {maps['shrink_ratio']}, threshold {maps['thresh_min']} to "
-        f"{maps['thresh_max']}, polygons under {maps['min_size']:g} px ignored "
-        f"({recipe['map_algorithm']})."
+        f"{maps['thresh_max']}, {small} ({recipe['map_algorithm']})."
     )
     return lines
 
@@ -307,7 +327,8 @@ def _geometry_in_words(recipe: Mapping[str, Any]) -> str:
     if recipe["geometry"] == "pipeline":
         steps = ", ".join(_pipeline_steps(recipe.get("pipeline")))
         made = f"{height}x{width}" if height and width else "a size that depends on the picture"
-        return f"An albumentations pipeline{': ' + steps if steps else ''}; gives {made}."
+        with_ = str(recipe.get("made_with", "albumentations"))
+        return f"A pipeline of {with_}{': ' + steps if steps else ''}; gives {made}."
     resampling = recipe["interpolation"].replace("nearest", "nearest-pixel") + " resampling"
     if recipe["geometry"] == "stretch":
         return f"Stretched to {height}x{width} (height x width), {resampling}."

@@ -40,7 +40,9 @@ sources       : annotation errors keys problems | decode
 decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry
-recipe        : errors format geometry maps metadata schema views | pipeline
+pipeline_json : errors pipeline
+targets       : errors keys schema
+recipe        : errors format geometry maps metadata schema targets views | pipeline pipeline_json
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
@@ -49,15 +51,15 @@ verification  : errors format store | building
 export        : errors store whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
-metadata pipeline problems recipe schema shared_slots sources store verification version \
+metadata pipeline problems recipe schema shared_slots sources store targets verification version \
 views whole_file
 # store -> data set -> batch -> network
-augment       : buffers errors stopwatch
-torch         : annotation buffers errors keys machine metadata packages pipeline schema stopwatch \
-store views whole_file | augment display maps recipe shared_slots
+augment       : buffers errors pipeline stopwatch
+torch         : annotation augment buffers errors keys machine metadata packages pipeline schema \
+stopwatch store targets views whole_file | display maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
-recipe schema sources store torch views whole_file
+dbnet         : annotation augment decode errors evaluation geometry inspection keys machine \
+pipeline recipe schema sources store torch views whole_file
 # looking at a store
 display       : errors keys schema
 inspection    : annotation errors format metadata schema store verification views \
@@ -67,8 +69,8 @@ whole_file
 viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : errors format interrupts keys machine packages schema version whole_file \
-| annotation building dbnet decode evaluation export inspection maps metadata pipeline problems \
-recipe report sources store torch verification viewer views
+| annotation building dbnet decode evaluation export inspection maps metadata pipeline \
+pipeline_json problems recipe report sources store targets torch verification viewer views
 __main__      : interrupts | cli
 __init__      : errors version | building display format packages recipe sources store verification
 """

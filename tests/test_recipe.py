@@ -91,6 +91,11 @@ def test_the_default_recipe():
 def test_the_fingerprint_is_pinned():
     """A fingerprint is for ever: stores carry it. Change this only with the map algorithm."""
     assert Recipe().fingerprint == "1370e41bc42bb93154070659f9f9c6c0"
+    resize = {"height": 64, "width": 96, "interpolation": 1, "mask_interpolation": 0, "p": 1.0}
+    steps = [{"__class_fullname__": "Resize", **resize}]
+    tree = {"__class_fullname__": "Compose", "p": 1.0, "transforms": steps}
+    baked = Recipe.from_json({"pipeline": {"transform": tree}, "size": [64, 96]})
+    assert baked.fingerprint == "cccd1d698d6071a8d16000600ea64cb9"
 
 
 def test_mean_and_std_do_not_change_a_stored_byte():

@@ -27,6 +27,7 @@ from ocrstore.recipe import Recipe
 from ocrstore.schema import IMAGE, VIEW_COLUMNS
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
+from ocrstore.targets import TargetFunction
 from ocrstore.views import (
     View,
     ViewBound,
@@ -68,6 +69,7 @@ def add_view(
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
+    targets: str | TargetFunction | None = None,
     view: str | None = None,
     allow_modules: Sequence[str] = (),
     images: StrPath | None = None,
@@ -86,8 +88,8 @@ def add_view(
 
     Args:
         path: The store.
-        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline`, `allow_modules` and
-            `workers`.
+        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline`, `targets`,
+            `allow_modules` and `workers`.
         view: Name of the view, the prefix of its columns; its size by default.
         images: The folder of pictures, for a store without its `image` column. The files have
             to be those the store was built from. `annotations` and `format` as in `build`.
@@ -100,9 +102,9 @@ def add_view(
     started = time.perf_counter()
     target = Path(path)
     permit_modules(allow_modules)
-    if columns is None and recipe is None:
+    if columns is None and recipe is None and targets is None:
         columns = VIEW_COLUMNS
-    made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline))
+    made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline, targets))
     with Store(target) as store:
         before = built_views(store)
         if not before:
@@ -110,7 +112,7 @@ def add_view(
         chosen = ""
         if size == AUTO:
             side, chosen = choose_size(made, stored_scenes(store))
-            made = replace(made, size=(side, side))
+            made = made.resized(side)
         added = View(view or made.view_name, made, default=False)
         result = AddedView(str(target), added.name, len(store), chosen=chosen)
         same = [v for v in before if v.name == added.name]

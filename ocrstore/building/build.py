@@ -25,6 +25,7 @@ from ocrstore.schema import MAPS
 from ocrstore.sources import Source, open_source
 from ocrstore.sources.given import SourceSample, collect
 from ocrstore.store import Store
+from ocrstore.targets import TargetFunction, give_targets
 from ocrstore.views import IMPORTED, View
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ def build(
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
+    targets: str | TargetFunction | None = None,
     view: str | None = None,
     maps: StrPath | None = None,
     allow_modules: Sequence[str] = (),
@@ -82,6 +84,9 @@ def build(
         columns: Names of the columns; all, or those of the recipe, by default.
         codecs: Column to codec; raw, or that of the recipe, by default.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
+        targets: The function that draws the targets in place of DBNet's maps, or its name
+            `module:function`. It has to be given each time: a name that the store or a recipe file
+            records is not imported.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
         allow_modules: Modules besides albumentations whose transforms a serialised pipeline may
@@ -110,7 +115,7 @@ def build(
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     permit_modules(allow_modules)
-    made = make_recipe(recipe, size, columns, codecs, pipeline)
+    made = make_recipe(recipe, size, columns, codecs, pipeline, targets)
     # pictures that are no files are kept in one until the store is complete
     spool = Path(out).with_name(f".{Path(out).name}.samples")
     try:
@@ -168,7 +173,8 @@ def make_recipe(
     size: Size | None,
     columns: Sequence[str] | None,
     codecs: dict[str, str] | None,
-    pipeline: object,
+    pipeline: object = None,
+    targets: str | TargetFunction | None = None,
 ) -> Recipe:
     """Return the recipe, or make one from the other arguments; size "auto" is chosen later."""
     if recipe is None:
@@ -176,12 +182,20 @@ def make_recipe(
             size = None
         if isinstance(size, str):
             raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
-        return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
+        return Recipe.make(
+            size=size, columns=columns, codecs=codecs, pipeline=pipeline, targets=targets
+        )
     if size is not None or pipeline is not None:
         raise SchemaError("size and pipeline are part of a recipe; give either a recipe or those")
     if isinstance(recipe, Mapping):
         raise SchemaError("recipe: expected a Recipe or a file; Recipe.from_json(...) makes one")
-    made = recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    if isinstance(recipe, Recipe):
+        drawn = "DBNet's maps" if recipe.targets is None else recipe.targets.function
+        if targets is not None and give_targets(targets) != drawn:
+            raise SchemaError(f"the recipe is of {drawn}; make one with Recipe.make(targets=...)")
+        made = recipe
+    else:
+        made = read_recipe(Path(recipe), targets=targets)
     return made if columns is None and codecs is None else made.with_columns(columns, codecs)
 
 
@@ -214,13 +228,16 @@ def prepare(
     if view is not None and not isinstance(view, str):
         raise SchemaError(f"view has to be a name, not {view!r}")
     if recipe.pipeline is not None:
-        from ocrstore.pipeline import check_deterministic
+        from ocrstore.pipeline import albumentations_version, check_deterministic
 
         check_deterministic(recipe.pipeline)
+        recipe = replace(recipe, made_with=recipe.made_with or albumentations_version())
     folder = None if maps is None else Path(maps)
     if folder is not None:
         if not folder.is_dir():
             raise SourceError(f"{folder}: no such folder of map files")
+        if recipe.targets is not None:
+            raise SchemaError("map files hold DBNet's maps; give either --maps or --targets")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     _log.info("%s", source.description)
     chosen: list[str] = []
@@ -237,7 +254,7 @@ def prepare(
     if auto_size:
         scenes = source_scenes(source, max_pixels=max_pixels, frames=frames)
         side, because = choose_size(recipe, scenes, tell=measuring)
-        recipe = replace(recipe, size=(side, side))
+        recipe = recipe.resized(side)
         chosen.append(because)
     chosen += [why] if why else []
     asked = View(view or recipe.view_name, recipe, default=True)

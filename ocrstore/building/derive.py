@@ -37,8 +37,9 @@ from ocrstore.geometry import (
     transform_points,
     turn_polygons,
 )
-from ocrstore.maps import MAX_POINTS, Maps, draw_maps
-from ocrstore.schema import IMAGE, INVERSE_MATRIX, MAPS, TENSOR
+from ocrstore.maps import MAX_POINTS, dbnet_maps
+from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
+from ocrstore.targets import give_targets
 from ocrstore.views import IMPORTED, View, stored_columns
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ Points = list[npt.NDArray[np.float32]]
 _FAR = float(2**29)
 
 
+NOT_DRAWN = (IMAGE, TENSOR, INVERSE_MATRIX)
+"""The columns that are not drawn from polygons."""
 _TRIES = 3  # to read a file that changes meanwhile
 
 
@@ -149,6 +152,8 @@ class Job:
     """The store that holds the pictures and polygons of tasks with a row."""
     modules: tuple[str, ...] = ()
     """Modules besides albumentations that the views' pipelines may use."""
+    targets: tuple[str, ...] = ()
+    """Functions that draw the views' targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +197,8 @@ class Deriver:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._store: Store | None = None
+        for name in job.targets:
+            give_targets(name)
         if job.modules:
             from ocrstore.pipeline import permit_modules
 
@@ -330,14 +337,14 @@ def derive_view(
         columns[names[TENSOR]] = drawn
     if INVERSE_MATRIX in names:
         columns[names[INVERSE_MATRIX]] = back
-    if names.keys() & set(MAPS):
-        maps = _draw(sample, view, drawn, matrix, points, problems)
+    targets = [column for column in recipe.columns if column.name not in NOT_DRAWN]
+    if targets:
+        arrays = _draw(sample, view, drawn, matrix, points, problems)
         if maps_folder is not None and recipe.map_algorithm.startswith(IMPORTED):
-            maps, found = import_maps(maps_folder, sample.key, maps)
+            arrays, found = import_maps(maps_folder, sample.key, arrays)
             problems += found
-        dtypes = {column.name: column.dtype for column in recipe.columns}
-        for name in names.keys() & set(MAPS):
-            columns[names[name]] = _cast(getattr(maps, name), dtypes[name])
+        for column in targets:
+            columns[names[column.name]] = _cast(arrays[column.name], column.dtype)
     return columns, problems
 
 
@@ -450,7 +457,7 @@ def _draw(
     matrix: Matrix,
     points: Points,
     problems: list[Problem],
-) -> Maps:
+) -> dict[str, npt.NDArray[Any]]:
     moved, ignored = [], []
     for position, (polygon, source) in enumerate(zip(points, sample.polygons, strict=True)):
         placed = transform_points(matrix, polygon)
@@ -461,7 +468,14 @@ def _draw(
             continue
         moved.append(placed)
         ignored.append(source.ignored)
-    return draw_maps(moved, ignored, drawn.shape[0], drawn.shape[1], params=view.recipe.maps)
+    height, width = drawn.shape[:2]
+    targets = view.recipe.targets
+    if targets is None:
+        return dbnet_maps(moved, ignored, height, width, params=view.recipe.maps)
+    try:
+        return targets.draw(moved, ignored, height, width)
+    except SchemaError as exc:
+        raise SchemaError(f"{sample.key}: {exc}") from exc
 
 
 def why_undrawable(placed: npt.NDArray[np.float64]) -> str:

@@ -314,11 +314,13 @@ def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> fr
 
 def _same_pixels(one: Any, other: Any) -> bool:
     """Return whether two recipes make the same arrays, whichever columns they ask for."""
-    ignored = ("columns", "mean", "std")
+    ignored = ("columns", "mean", "std", "made_with")
     a, b = one.to_json(), other.to_json()
     if str(a.get("map_algorithm")).startswith(IMPORTED) and a["columns"] != b["columns"]:
         return False
-    return all(a[name] == b[name] for name in a if name not in ignored)
+    if None not in (one.made_with, other.made_with) and one.made_with != other.made_with:
+        return False
+    return all(a.get(name) == b.get(name) for name in {*a, *b} if name not in ignored)
 
 
 # --- comparing a source with an earlier state of it

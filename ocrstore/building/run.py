@@ -481,13 +481,17 @@ def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
 
             Pipeline(described)  # one error here instead of one for every picture
             job = replace(job, modules=(*job.modules, *sorted(foreign_modules(described))))
+    for targets in {view.recipe.targets for view in (*job.views, *job.stored_views)}:
+        if targets is not None:
+            targets.require()
+            job = replace(job, targets=(*job.targets, targets.function))
     wanted = usable_cpus() if workers is None else workers
     if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
-    if "__main__" in job.modules:
+    if "__main__" in (*job.modules, *(name.partition(":")[0] for name in job.targets)):
         raise SchemaError(
-            "the pipeline has a transform that is defined in the script itself, which worker "
-            "processes cannot import: move it to a module, or use workers=0"
+            "a transform of the pipeline, or the function of the targets, is defined in the script "
+            "itself, which worker processes cannot import: move it to a module, or use workers=0"
         )
     return Pool(job, workers=max(1, min(wanted, samples)))
 

@@ -264,6 +264,7 @@ def build_command(
       ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
       ocrstore build "shots-{000..031}.tar" --out train.ocrs
+      ocrstore build images/ --out val.ocrs --targets mypackage.psenet:kernels
       ocrstore build images/ --out stores/ --split train=0.9,val=0.1
       ocrstore build images/ --out val.ocrs --dry-run
 
@@ -309,6 +310,7 @@ def _build(
     columns: list[str] | None,
     codecs: dict[str, str],
     recipe: Path | None,
+    targets: str | None,
     view: str | None,
     maps: Path | None,
     workers: int | None,
@@ -328,7 +330,7 @@ def _build(
 
     kept = None
     if not (force or recipe or size or columns or codecs):
-        kept = stored_view(out, maps=maps is not None)
+        kept = stored_view(out, maps=maps is not None, targets=targets)
     forgotten = _forgotten(out) if force and not (recipe or size or columns or codecs) else ()
     with wrong_source(), _bar(quiet=as_json) as (_, measuring):
         plan, options = prepare(
@@ -336,7 +338,7 @@ def _build(
             out,
             recipe=kept.recipe
             if kept is not None
-            else make_recipe(recipe, size, columns, codecs or None, None),
+            else make_recipe(recipe, size, columns, codecs or None, targets=targets),
             view=view or (None if kept is None else kept.name),
             maps=maps,
             workers=workers,
@@ -385,7 +387,7 @@ def _forgotten(store: Path) -> Sequence[str]:
     from ocrstore.recipe import Recipe
 
     try:
-        view = stored_view(store, maps=True)
+        view = stored_view(store, maps=True, targets=None)
     except OCRStoreError:  # damaged: what --force is for
         return ()
     return () if view is None else diff_json(view.recipe.to_json(), Recipe.make().to_json())

@@ -38,18 +38,18 @@ def _size(_: click.Context, __: click.Parameter, value: str | None) -> Size | No
     return int(parts[0]), int(parts[-1])
 
 
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+def _names(context: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
     """Parse column names separated by commas."""
     if value is None:
         return None
     names = [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in COLUMNS:
+        if name not in COLUMNS and not context.params.get("targets"):
             raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(COLUMNS)}")
     return names
 
 
-def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _codecs(context: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Parse values like `image=zstd` into a dict."""
     if not values:
         return {}
@@ -58,7 +58,8 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     codecs = {}
     for value in values:
         column, _sign, codec = value.partition("=")
-        if column not in COLUMNS or codec not in CODECS:
+        is_column = column in COLUMNS or context.params.get("targets")
+        if not is_column or codec not in CODECS:
             raise click.BadParameter(
                 f"{value!r} is not COLUMN=CODEC; columns: {', '.join(COLUMNS)}; "
                 f"codecs: {', '.join(CODECS)}"
@@ -80,8 +81,11 @@ def wrong_source() -> Iterator[None]:
         raise _WrongSourceError(str(exc)) from exc
 
 
-def stored_view(store: Path, *, maps: bool) -> View | None:
-    """Return the default view of an existing store, to build it again; None if there is none."""
+def stored_view(store: Path, *, maps: bool, targets: str | None) -> View | None:
+    """Return the default view of an existing store, to build it again.
+
+    None if there is none, or none with targets of this function in its present version.
+    """
     if not store.exists():
         return None
     from ocrstore.maps import ALGORITHM
@@ -93,6 +97,13 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     if not views:
         return None
     view = views[0]
+    if targets is not None:
+        from ocrstore.targets import Targets, give_targets
+
+        give_targets(targets)
+        drawn = view.recipe.targets
+        if drawn is None or drawn != Targets.measure(targets, view.recipe.size):
+            return None
     if view.recipe.map_algorithm.startswith(IMPORTED) and not maps:
         raise click.UsageError(
             f"{store} was built with map files: give their folder with --maps, or --size or "
@@ -102,6 +113,15 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     return replace(view, recipe=replace(view.recipe, map_algorithm=ALGORITHM))
 
 
+targets_option = click.option(
+    "--targets",
+    metavar="MODULE:FUNCTION",
+    is_eager=True,  # the names of columns depend on it
+    help="Import this function and draw targets with it in place of DBNet's maps. Each time: a "
+    "name that a store records is not imported.",
+)
+
+
 def recipe_options(command: F) -> F:
     """Add the options of a recipe to a command."""
     for option in (
@@ -109,8 +129,10 @@ def recipe_options(command: F) -> F:
         click.option(
             "--recipe",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Recipe file (YAML or JSON), or a saved albumentations pipeline.",
+            help="Recipe file (YAML or JSON), or an albumentations pipeline: saved, or a Hydra "
+            "node.",
         ),
+        targets_option,
         click.option(
             "--codec",
             "codecs",

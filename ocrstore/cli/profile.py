@@ -77,14 +77,14 @@ def profile_command(
     albumentations.save(pipeline, "pipeline.yaml", data_format="yaml") saves a pipeline.
     """
     with explain_missing("profile"):
-        from ocrstore.pipeline import read_pipeline
-        from ocrstore.torch.dataset import OCRStoreDataset
-        from ocrstore.torch.profile import StepList, default_pipeline, profile_store, write_split
+        from ocrstore.pipeline_json import read_pipeline
+        from ocrstore.torch.profile import StepList, profile_store, write_split
+    if split is not None and transform is None:
+        raise click.UsageError("--split needs --transform: it is that pipeline that is split.")
     described = None if transform is None else read_pipeline(transform)
     written: tuple[Path, ...] = ()
-    if split is not None:
-        whole = described or default_pipeline(OCRStoreDataset(store, view=view))
-        written = write_split(StepList(whole), split)
+    if split is not None and described is not None:
+        written = write_split(StepList(described), split)
     with progress_bar("measuring", quiet=as_json) as advance:
         profile = profile_store(
             store,

@@ -46,6 +46,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="As in build.")
 @allow_module_option
 @click.option("--maps", type=FOLDER, help="As in build.")
+@click.option("--targets", metavar="MODULE:FUNCTION", help="As in build.")
 @click.option(
     "--workers",
     type=click.IntRange(0),
@@ -62,6 +63,7 @@ def verify_command(
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     maps: Path | None,
+    targets: str | None,
     workers: int | None,
     as_json: bool,
 ) -> int:
@@ -89,12 +91,13 @@ def verify_command(
         "annotations": annotations,
         "format": format_,
         "maps": maps,
+        "targets": targets,
         "workers": workers,
     }
     if source is None and any(value is not None for value in options.values()):
         raise click.UsageError(
-            "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps and "
-            "--workers require --source."
+            "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps, "
+            "--targets and --workers require --source."
         )
     with explain_missing("verify"):
         from ocrstore.verification import verify

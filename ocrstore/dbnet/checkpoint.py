@@ -64,10 +64,10 @@ class Provenance:
         """List the fields in which the network's input differs, this one's values first.
 
         How columns are stored (dtype, codec, which of them) is left out: it does not change the
-        input.
+        input. So is the version of albumentations.
         """
         lines = self.as_recipe.diff(other.as_recipe)
-        return [line for line in lines if not line.startswith("columns")]
+        return [line for line in lines if not line.startswith(("columns", "made_with"))]
 
     def require_same_recipe(self, other: Provenance, *, checkpoint: str, found: str) -> None:
         """Raise RecipeMismatchError with the differences, if there are any."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ocrstore.annotation import require_polygons
+from ocrstore.augment import BasicAugmentation
 from ocrstore.dbnet.callbacks import (
     BestCheckpoint,
     DurableCheckpointIO,
@@ -47,7 +48,6 @@ from ocrstore.evaluation.postprocess import params_for
 from ocrstore.inspection.difference import same_pictures
 from ocrstore.keys import shown
 from ocrstore.machine import memory_shortage
-from ocrstore.pipeline import default_augmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
@@ -275,7 +275,7 @@ def _transform(provenance: Provenance) -> Any:
     height, width = provenance.as_recipe.size
     if height is None or width is None:
         raise SchemaError("augmentation needs views of one size, and this recipe leaves it open")
-    return default_augmentation(height, width)
+    return BasicAugmentation(height, width)
 
 
 def _trainer(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ocrstore.recipe import Recipe
+    from ocrstore.targets import TargetFunction
     from ocrstore.torch.augmented import Transform
 
 
@@ -46,6 +47,7 @@ class OCRDataModule(LightningDataModule):
         batch_size: int = 16,
         num_workers: int = 2,
         train_transform: Transform | None = None,
+        targets: TargetFunction | None = None,
         view: str | int | None = None,
         columns: list[str] | None = None,
         expect: Recipe | str | None = None,
@@ -75,6 +77,7 @@ class OCRDataModule(LightningDataModule):
             batch_size: Samples in a batch.
             num_workers: Worker processes of each loader.
             train_transform: The transform for training.
+            targets: Draws the targets after `train_transform`, as in `OCRStoreDataset`.
             view: As in `OCRStoreDataset`.
             columns: As in `OCRStoreDataset`.
             expect: As in `OCRStoreDataset`.
@@ -113,6 +116,7 @@ class OCRDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.train_transform = train_transform
+        self.targets = targets
         self.seed = seed
         self.window = window
         self.uneven = uneven
@@ -142,8 +146,10 @@ class OCRDataModule(LightningDataModule):
         if path is None:
             raise ValueError(f"OCRDataModule was given no store for {stage!r}: pass {stage}=...")
         if stage not in self._datasets:
-            transform = self.train_transform if stage == "train" else None
-            self._datasets[stage] = OCRStoreDataset(path, transform=transform, **self._options)
+            options = dict(self._options)
+            if stage == "train":
+                options |= {"transform": self.train_transform, "targets": self.targets}
+            self._datasets[stage] = OCRStoreDataset(path, **options)
         return self._datasets[stage]
 
     def rows(self, stage: str) -> npt.NDArray[np.int64] | None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ocrstore.annotation import Annotation
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
+    from ocrstore.targets import TargetFunction
     from ocrstore.torch.augmented import AugmentedView, Transform
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class OCRStoreDataset(Dataset[Sample]):
         transform: Transform | None = None,
         fuse: bool = True,
         map_params: MapParams | None = None,
+        targets: TargetFunction | None = None,
         memory: Strategy | None = None,
         max_row_nbytes: int | None = None,
         normalize: bool = False,
@@ -84,10 +86,14 @@ class OCRStoreDataset(Dataset[Sample]):
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
             expect: The recipe (or its fingerprint) that must have made the view.
-            transform: An albumentations transform, or a callable with `image=` and `keypoints=`.
+            transform: A `BasicAugmentation`, an albumentations transform, or a callable with
+                `image=` and `keypoints=`.
             fuse: Compute only the pixels of an albumentations transform that are seen in the end.
                 False runs it step by step on whole pictures; the result is the same.
             map_params: How maps are drawn after a transform; as in the view's recipe if not given.
+            targets: Draws the targets after a transform in place of DBNet's maps: a function of
+                (polygons, ignored, height, width) that returns named arrays; see
+                `ocrstore.targets`.
             memory: The memory strategy (`leases`, `fresh` or `copy`); the best one for this system
                 if not given.
             max_row_nbytes: Larger rows of compressed columns are not decoded, as in
@@ -110,6 +116,11 @@ class OCRStoreDataset(Dataset[Sample]):
             from ocrstore.torch.augmented import check_transform
 
             check_transform(transform)
+        elif targets is not None:
+            raise TypeError(
+                "targets= draws after transform=, and there is none; stored targets are made by"
+                " `ocrstore build --targets module:function`"
+            )
         names = None if columns is None else tuple(columns)
         view_name = None if view is None else str(view)
         self.views = tuple(
@@ -129,10 +140,12 @@ class OCRStoreDataset(Dataset[Sample]):
                 opened.mean_and_std  # noqa: B018  # raises here and not in a worker
             if expect is not None:
                 _enforce(opened, expect)
-        _check_alike(self.views, transformed=transform is not None, maps_given=bool(map_params))
+        given = map_params is not None or targets is not None
+        _check_alike(self.views, transformed=transform is not None, maps_given=given)
         self.transform = transform
         self._fuse = fuse
         self._map_params = map_params
+        self._targets = targets
         self._prepare()
         names_in_use = ", ".join(self.views[0].names)
         _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
@@ -146,7 +159,13 @@ class OCRStoreDataset(Dataset[Sample]):
             from ocrstore.torch.augmented import AugmentedView
 
             self._augmented = [
-                AugmentedView(view, self.transform, self._map_params, fuse=self._fuse)
+                AugmentedView(
+                    view,
+                    self.transform,
+                    self._map_params,
+                    fuse=self._fuse,
+                    targets=self._targets,
+                )
                 for view in self.views
             ]
 
@@ -352,6 +371,7 @@ class OCRStoreDataset(Dataset[Sample]):
             "transform": self.transform,
             "fuse": self._fuse,
             "map_params": self._map_params,
+            "targets": self._targets,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -359,6 +379,7 @@ class OCRStoreDataset(Dataset[Sample]):
         self.transform = state["transform"]
         self._fuse = state["fuse"]
         self._map_params = state["map_params"]
+        self._targets = state["targets"]
         self._prepare()
 
 
@@ -424,7 +445,8 @@ def _meaning(view: StoreView, *, transformed: bool, maps_given: bool) -> dict[st
     """Return what decides how a view's samples look: recipe, columns, dtypes and shapes."""
     stored = view.stored_view
     described = {} if stored is None else stored.recipe_json
-    recipe = {key: value for key, value in described.items() if key != "columns"}
+    left_out = ("columns", "made_with")
+    recipe = {key: value for key, value in described.items() if key not in left_out}
     whole = IMAGE in view.store.columns
     if transformed:
         # maps are drawn anew; the recipe of a baked tensor matters only where it is the picture

@@ -23,16 +23,16 @@ import torch
 import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from ocrstore.augment import BasicAugmentation
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.pipeline import (
     CHOOSING,
     SEQUENCES,
     compose,
-    default_augmentation,
     judge,
     make_transform,
     parts_of,
-    to_json,
+    short_name,
 )
 from ocrstore.stopwatch import measuring
 from ocrstore.torch.dataset import OCRStoreDataset
@@ -135,8 +135,8 @@ def profile_store(
     """Measure the steps of training samples of a store.
 
     Args:
-        transform: a pipeline in canonical JSON (`ocrstore.pipeline.to_json`); by default that of
-            `ocrstore train --augment`.
+        transform: a pipeline in canonical JSON (`ocrstore.pipeline_json.to_json`); by default that
+            of `ocrstore train --augment`.
         name: what to call the pipeline.
         view: the view whose columns and map parameters are used.
         samples: how many samples to measure, chosen at random by `seed`.
@@ -151,7 +151,7 @@ def profile_store(
             f"{os.fspath(path)}: neither pictures (`image`) nor a view (`tensor`) to transform; "
             f"columns found: {', '.join(stored.views[0].store.columns)}."
         )
-    steps = StepList(transform or default_pipeline(stored))
+    steps = StepList(transform or default_augmentation(stored))
     dataset = OCRStoreDataset(path, view=view, transform=steps.composition)
     rows = sorted(np.random.default_rng(seed).permutation(len(stored))[:samples].tolist())
     threads = torch.get_num_threads()
@@ -204,13 +204,13 @@ def profile_store(
     )
 
 
-def default_pipeline(dataset: OCRStoreDataset) -> str:
-    """Return what `ocrstore train --augment` does to the pictures of a view, in canonical JSON."""
+def default_augmentation(dataset: OCRStoreDataset) -> BasicAugmentation:
+    """Return what `ocrstore train --augment` does to the pictures of a view."""
     view = dataset.views[0]
     height, width = (640, 640)
     if "tensor" in view.columns:
         height, width = (side or 640 for side in view.column("tensor").spec.shape[:2])
-    return to_json(default_augmentation(height, width))
+    return BasicAugmentation(height, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +228,18 @@ class Step:
 class StepList:
     """The steps of a pipeline: names, transforms, and which could be baked."""
 
-    def __init__(self, described: str) -> None:
-        """Take a pipeline in canonical JSON."""
+    def __init__(self, described: str | BasicAugmentation) -> None:
+        """Take a pipeline in canonical JSON, or the built-in one."""
+        self.composition: Any = described
+        self.steps: list[Step] = []
+        if not isinstance(described, str):
+            self.steps = [Step(name, {}, described, "random", "") for name in ("warp", "colour")]
+            return
         with suppress(ImportError):  # make_transform says what to install
             import albumentations.pytorch  # noqa: F401  # registers ToTensorV2
         tree = json.loads(described)
         made = make_transform(tree)
         self.composition = compose([made])
-        self.steps: list[Step] = []
         for one, transform in _flatten(tree, made):
             name = _name(one)
             number = 1 + sum(step.name.partition(" #")[0] == name for step in self.steps)
@@ -293,21 +297,17 @@ def compose_json(trees: Sequence[Tree]) -> str:
 
 def _flatten(tree: Tree, made: Any) -> Iterator[tuple[Tree, Any]]:
     """Yield the steps in the order they run; one that chooses, or may be left out, is one step."""
-    if _short(tree) in SEQUENCES and float(tree.get("p", 1.0)) >= 1.0:
+    if short_name(tree) in SEQUENCES and float(tree.get("p", 1.0)) >= 1.0:
         for child, inner in zip(tree.get("transforms") or (), made.transforms, strict=True):
             yield from _flatten(child, inner)
     else:
         yield tree, made
 
 
-def _short(tree: Tree) -> str:
-    return str(tree["__class_fullname__"]).rpartition(".")[2]
-
-
 def _name(tree: Tree) -> str:
     inner = [_name(child) for child in tree.get("transforms") or ()]
-    between = " | " if _short(tree) in CHOOSING else ", "
-    return f"{_short(tree)}({between.join(inner)})" if inner else _short(tree)
+    between = " | " if short_name(tree) in CHOOSING else ", "
+    return f"{short_name(tree)}({between.join(inner)})" if inner else short_name(tree)
 
 
 def _spend(

@@ -20,7 +20,7 @@ from ocrstore.cli import COMMANDS, export_index, report
 from ocrstore.cli.build import build_command
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError
-from ocrstore.pipeline import read_pipeline
+from ocrstore.pipeline_json import read_pipeline
 from ocrstore.recipe import read_recipe
 from tests.drawn import bare_store
 

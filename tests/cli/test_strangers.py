@@ -160,6 +160,27 @@ def test_no_command_imports_what_a_file_names(run, evil, tmp_path):
     assert refused >= 7  # build, build --recipe, add-view, verify --source, predict, profile
 
 
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"_target_": "evil.Boom"},
+        {"_target_": "albumentations.Compose", "transforms": [{"_target_": "evil.Boom"}]},
+        {"targets": "evil:Boom"},
+        {"targets": {"function": "evil:Boom", "version": "1", "arrays": {}}},
+        {"pipeline": {"_target_": "evil.Boom"}, "targets": "evil:Boom"},
+    ],
+)
+def test_nodes_and_targets_of_a_file_are_not_imported(run, evil, tmp_path, recipe):
+    """A Hydra node and a target function of a recipe file are refused, with the option to give."""
+    images = write_source(tmp_path)
+    (tmp_path / "evil.json").write_text(json.dumps(recipe))
+    code, _, err = run(
+        "build", images, "--out", tmp_path / "a.ocrs", "--recipe", tmp_path / "evil.json"
+    )
+    assert code == 2 and not evil.exists() and "evil" not in sys.modules
+    assert "--allow-module evil" in err or "--targets evil:Boom" in err
+
+
 def test_what_the_user_allows_is_imported(run, evil, tmp_path):
     """--allow-module imports the module here and in workers; the next call needs it again."""
     images = write_source(tmp_path)
