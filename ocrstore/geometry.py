@@ -22,11 +22,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import SchemaError
+from ocrstore.errors import SchemaError, needs
+
+with needs("build"):
+    import cv2
 
 Pixels = npt.NDArray[np.uint8]
 Matrix = npt.NDArray[np.float64]

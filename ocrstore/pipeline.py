@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import OCRStoreError, SchemaError
+from ocrstore.errors import OCRStoreError, SchemaError, needs
 from ocrstore.geometry import Geometry, Matrix, Pixels, transform_points
 
 # albumentations has float32 points: a resolution of 1/4000 pixel at 7000 pixels, several steps
@@ -49,7 +49,7 @@ def to_json(pipeline: object) -> str:
                 f"expected an albumentations transform or its serialised form, not {pipeline!r}"
             )
         # whoever hands over the object has run its code already
-        _permitted.update(type(part).__module__ for part in _parts(pipeline))
+        _permitted.update(type(part).__module__ for part in parts_of(pipeline))
         try:
             described = pipeline.to_dict()
         except (NotImplementedError, ValueError) as exc:
@@ -69,9 +69,12 @@ def to_json(pipeline: object) -> str:
         if name not in ("bbox_params", "keypoint_params", "additional_targets", "is_check_shapes")
     }
     try:
-        return json.dumps(kept, sort_keys=True, allow_nan=False)
+        text = json.dumps(kept, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as exc:
         raise SchemaError(f"the pipeline has arguments that are not JSON: {exc}") from exc
+    for _ in _described_parts(kept):  # raises for a wrong structure
+        pass
+    return text
 
 
 _MAX_DEPTH = 100
@@ -85,7 +88,8 @@ def read_yaml(path: Path, *, what: str) -> Any:
         SchemaError: It cannot be read, is nested too deeply, or has aliases, with which a few lines
             describe more than fits into memory.
     """
-    import yaml
+    with needs("build"):
+        import yaml
 
     try:
         text = path.read_text("utf-8")
@@ -251,15 +255,11 @@ def _solve_projective(source: Matrix, moved: Matrix) -> Matrix | None:
 
 
 def import_albumentations() -> Any:
-    """Return the module albumentations; raises OCRStoreError if it is not installed."""
+    """Return the module albumentations; raises MissingPackageError if it is not there."""
     # without this, importing it checks online for a newer version
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    try:
+    with needs("augment"):
         return importlib.import_module("albumentations")
-    except ImportError as exc:
-        raise OCRStoreError(
-            "an albumentations pipeline needs albumentations: pip install 'ocrstore[augment]'"
-        ) from exc
 
 
 def default_augmentation(height: int, width: int) -> Any:
@@ -367,6 +367,10 @@ def _described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
             raise SchemaError(
                 "not a serialised albumentations pipeline: a transform has no `__class_fullname__`"
             )
+        p = part.get("p", 1.0)
+        if not isinstance(p, int | float) or not 0 <= p <= 1:
+            name = part["__class_fullname__"]
+            raise SchemaError(f"{name}: the probability `p` has to be from 0 to 1, not {p!r}")
         yield part
         inside = part.get("transforms") or []
         if not isinstance(inside, list | tuple):
@@ -374,11 +378,11 @@ def _described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
         waiting += inside
 
 
-def _parts(transform: Any) -> Iterator[Any]:
+def parts_of(transform: Any) -> Iterator[Any]:
     """Yield a transform and those inside it."""
     yield transform
     for part in getattr(transform, "transforms", None) or ():
-        yield from _parts(part)
+        yield from parts_of(part)
 
 
 # --- deterministic or random

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,9 +108,13 @@ class Recipe:
             }
         elif size is not None:
             others["size"] = _as_size(size)
+        if isinstance(columns, str):
+            raise SchemaError(f"columns={columns!r}: expected a list of names: [{columns!r}]")
         names = list(COLUMNS) if columns is None else list(columns)
         asked = {"dtypes": dtypes or {}, "codecs": codecs or {}}
         for what, mapping in asked.items():
+            if not isinstance(mapping, Mapping):
+                raise SchemaError(f"{what}={mapping!r}: expected a mapping of column names")
             for name in mapping.keys() - set(names):
                 raise SchemaError(f"{what}: {name!r} is not one of the columns {names}")
         others["columns"] = tuple(
@@ -121,6 +126,19 @@ class Recipe:
             for name in names
         )
         return cls(**others)
+
+    def with_columns(
+        self, columns: Sequence[str] | None = None, codecs: Mapping[str, str] | None = None
+    ) -> Recipe:
+        """Return the same recipe with other columns or codecs; those that it has keep theirs."""
+        kept = {column.name: column for column in self.columns}
+        names = self.names if columns is None else columns
+        made = Recipe.make(
+            columns=names,
+            dtypes={name: kept[name].dtype for name in names if name in kept},
+            codecs={name: kept[name].codec for name in names if name in kept} | dict(codecs or {}),
+        )
+        return dataclasses.replace(self, columns=made.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -187,15 +205,6 @@ class Recipe:
         given = dict(described)
         _refuse_unknown("recipe", given, known)
         try:
-            if given.get("pipeline") is not None:
-                from ocrstore.pipeline import to_json
-
-                given["pipeline"] = to_json(given["pipeline"])
-                if "size" not in given:
-                    return cls.make(**_spread(given))
-                given.setdefault("geometry", "pipeline")
-            if "size" in given:
-                given["size"] = _as_size(given["size"])
             for name, kind in (("fill", int), ("mean", float), ("std", float)):
                 if name in given:
                     given[name] = tuple(kind(value) for value in given[name])
@@ -206,8 +215,17 @@ class Recipe:
                     "maps", given["maps"], [f.name for f in dataclasses.fields(MapParams)]
                 )
                 given["maps"] = MapParams(**given["maps"])
+            if given.get("pipeline") is not None:
+                from ocrstore.pipeline import check_deterministic, to_json
+
+                given["pipeline"] = to_json(given["pipeline"])
+                given.setdefault("geometry", "pipeline")
+                if "size" not in given:
+                    given["size"] = check_deterministic(given["pipeline"])
+            if "size" in given:
+                given["size"] = _as_size(given["size"])
             return cls(**given)
-        except (TypeError, ValueError, AttributeError) as exc:
+        except (TypeError, ValueError, AttributeError, OverflowError) as exc:
             if isinstance(exc, SchemaError):
                 raise
             raise SchemaError(f"not a recipe: {exc}") from exc
@@ -246,7 +264,7 @@ def read_recipe(path: Path | str) -> Recipe:
 def _as_size(size: Any) -> tuple[int | None, int | None]:
     if isinstance(size, int) and not isinstance(size, bool):
         return size, size
-    values = tuple(size)
+    values = tuple(size) if isinstance(size, Sequence) else ()
     if len(values) != 2:
         raise SchemaError(f"size has to be an int or (height, width), not {size!r}")
     return values[0], values[1]
@@ -264,22 +282,6 @@ def _as_columns(columns: Any) -> tuple[ViewColumn, ...]:
     if isinstance(columns, str):
         raise SchemaError(f"columns has to be a list or a mapping, not {columns!r}")
     return tuple(ViewColumn(str(name), default_dtype(name)) for name in columns)
-
-
-def _spread(given: dict[str, Any]) -> dict[str, Any]:
-    """Convert fields of the JSON form into arguments of `make`."""
-    out = {k: v for k, v in given.items() if k not in ("columns", "maps", "geometry")}
-    if "columns" in given:
-        columns = _as_columns(given["columns"])
-        out["columns"] = [c.name for c in columns]
-        out["dtypes"] = {c.name: c.dtype for c in columns}
-        out["codecs"] = {c.name: c.codec for c in columns}
-    if "maps" in given:
-        out["maps"] = MapParams(**given["maps"])
-    for name in ("mean", "std"):
-        if name in out:
-            out[name] = tuple(float(value) for value in out[name])
-    return out
 
 
 def _refuse_unknown(where: str, given: Any, known: Sequence[str]) -> None:
@@ -302,8 +304,9 @@ def _check(recipe: Recipe) -> None:
             raise SchemaError(f"size has to be two ints from 1 to 65536, not {recipe.size}")
     if len(recipe.fill) != 3 or not all(0 <= value <= 255 for value in recipe.fill):
         raise SchemaError(f"fill has to be three ints from 0 to 255, not {recipe.fill}")
-    if len(recipe.mean) != 3 or len(recipe.std) != 3 or min(recipe.std) <= 0:
-        raise SchemaError("mean and std have to be three numbers each, std above 0")
+    finite = all(math.isfinite(value) for value in (*recipe.mean, *recipe.std))
+    if len(recipe.mean) != 3 or len(recipe.std) != 3 or not finite or min(recipe.std) <= 0:
+        raise SchemaError("mean and std have to be three finite numbers each, std above 0")
     names = recipe.names
     if len(set(names)) != len(names) or not names:
         raise SchemaError(f"columns have to be distinct and at least one: {names}")

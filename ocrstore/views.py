@@ -1,4 +1,4 @@
-"""The views of a store: recipe, columns, and their form in the manifest.
+"""The views of a store: recipe, columns, accuracy they allow, and their form in the manifest.
 
 Needs nothing that drawing a view needs: a `StoredView` has its recipe as JSON.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ocrstore.format.codecs import CODECS
 from ocrstore.format.columns import DTYPES, Column
 from ocrstore.metadata import (
     anything,
+    count,
     listed,
     named,
     number,
@@ -326,3 +327,83 @@ def _pipeline_steps(pipeline: Any) -> list[str]:
         if isinstance(step, Mapping)
     ]
     return [name.rsplit(".", 1)[-1] for name in names]
+
+
+# --- the accuracy that a view allows, as the manifest records it
+
+ENOUGH = 0.95
+"""A view whose upper bound of H-mean is lower is warned of."""
+AUTO_SHARE = 0.98
+"""Size "auto" wants this share of what full size allows."""
+_BOUNDS = "upper_bounds"
+_FIGURES = {
+    **dict.fromkeys(("samples", "polygons", "small"), count),
+    "min_size": number(0),
+    **dict.fromkeys(("precision", "recall", "hmean"), _SHARE),
+}
+_BOUND = record(
+    _FIGURES,
+    {"better_size": optional(listed(count, length=2)), "better_hmean": optional(_SHARE)},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewBound:
+    """The upper bound of H-mean in a view, and how much of the text is too small there."""
+
+    samples: int
+    """Number of samples that it was measured on."""
+    polygons: int
+    """Polygons of those samples that count, that is, are not ignored."""
+    small: int
+    """Those narrower or lower than `min_size` in the view: they are not drawn."""
+    min_size: float
+    precision: float
+    recall: float
+    hmean: float
+    better_size: tuple[int, int] | None = None
+    """(height, width) of the smallest view that reaches `ENOUGH`; None if this one does, if none
+    does, and for a pipeline, which has no other size."""
+    better_hmean: float | None = None
+
+    def in_words(self) -> str:
+        """Return the figures as one line."""
+        return (
+            f"H-mean {self.hmean:.3f} with perfect maps; {self.small:,} of {self.polygons:,} "
+            f"polygons under {self.min_size:g} px (measured on {self.samples:,} samples)"
+        )
+
+    def warning(self) -> str:
+        """Return what the view costs and what to do, as a sentence; empty if it costs little."""
+        if self.hmean >= ENOUGH:
+            return ""
+        cost = f"even perfect maps give only H-mean {self.hmean:.3f} in this view"
+        if self.better_size is None:
+            return f"{cost}; no size was found that allows {ENOUGH:g}"
+        height, width = self.better_size
+        size = str(height) if height == width else f"{height}x{width}"
+        return (
+            f"{cost}; size {size} allows {self.better_hmean:.3f}: the smallest above {ENOUGH:g}, "
+            f"while `--size auto` takes the smallest that allows {AUTO_SHARE:g} of full size"
+        )
+
+
+def bounds_metadata(bounds: Mapping[str, ViewBound]) -> dict[str, Any]:
+    """Return the manifest's entry: view name to figures."""
+    return {_BOUNDS: {name: asdict(bound) for name, bound in bounds.items()}}
+
+
+def recorded_bounds(metadata: Mapping[str, Any]) -> dict[str, ViewBound]:
+    """Read the figures from a manifest; what is not understood is left out."""
+    found = metadata.get(_BOUNDS)
+    bounds = {}
+    for name, figures in found.items() if isinstance(found, Mapping) else ():
+        try:
+            _BOUND(figures, f"metadata.{_BOUNDS}.{name}")
+        except SchemaError:
+            continue  # the manifest's metadata may be anybody's
+        size, better = figures.get("better_size"), figures.get("better_hmean")
+        better_size = None if size is None or better is None else (size[0], size[1])
+        known = {field: figures[field] for field in _FIGURES}
+        bounds[name] = ViewBound(**known, better_size=better_size, better_hmean=better)
+    return bounds

@@ -30,9 +30,9 @@ stopwatch     :
 shared_slots  : errors
 annotation    : errors | store
 schema        :
-whole_file    :
+packages      :
+whole_file    : errors
 metadata      : errors keys | store
-view_bound    : errors metadata
 problems      : annotation
 geometry      : errors
 # source -> decode -> recipe
@@ -44,38 +44,40 @@ recipe        : errors format geometry maps metadata schema views | pipeline
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
-store         : buffers errors format | decode
+store         : buffers errors format | decode display
 verification  : errors format store | building
 export        : errors store whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store verification version \
-view_bound views whole_file
+views whole_file
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
-torch         : annotation buffers errors keys machine pipeline schema stopwatch store views \
-whole_file | augment maps metadata recipe shared_slots
+torch         : annotation buffers errors keys machine packages pipeline schema stopwatch store \
+views whole_file | augment display maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
 recipe schema sources store torch views whole_file
 # looking at a store
-inspection    : annotation errors format metadata schema store verification view_bound \
-views | keys sources
+display       : errors keys schema
+inspection    : annotation errors format metadata schema store verification views \
+| keys sources
 report        : annotation errors evaluation inspection problems schema store version views \
 whole_file
 viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
-cli           : annotation building decode errors export format inspection interrupts keys machine \
-maps problems recipe report schema sources store verification version view_bound views \
-| dbnet evaluation pipeline torch viewer
+cli           : errors format interrupts keys machine packages schema version whole_file \
+| annotation building dbnet decode evaluation export inspection maps metadata pipeline problems \
+recipe report sources store torch verification viewer views
 __main__      : interrupts | cli
-__init__      : errors version | building format recipe sources store verification
+__init__      : errors version | building display format packages recipe sources store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")
 PLACES = {
     "torch": ("torch", "dbnet"),
-    "lightning": ("torch", "dbnet"),
+    "lightning": ("torch",),
+    "pytorch_lightning": (),  # found by torch/lightning_bases.py
     "torchmetrics": ("dbnet",),
     "torchdata": ("torch",),
     "lmdb": ("format",),

@@ -3,7 +3,6 @@
 import json
 import random
 
-import albumentations as A
 import cv2
 import numpy as np
 import pytest
@@ -11,6 +10,8 @@ import pytest
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.geometry import longest_side, transform_points
 from ocrstore.pipeline import Pipeline, check_deterministic, read_pipeline, to_json
+
+A = pytest.importorskip("albumentations")
 
 LETTERBOX = [
     A.LongestMaxSize(max_size=128),

@@ -26,8 +26,16 @@ from ocrstore.recipe import Recipe
 from ocrstore.schema import IMAGE, VIEW_COLUMNS
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
-from ocrstore.view_bound import ViewBound, bounds_metadata, recorded_bounds
-from ocrstore.views import View, built_views, check_views, stored_columns, views_metadata
+from ocrstore.views import (
+    View,
+    ViewBound,
+    bounds_metadata,
+    built_views,
+    check_views,
+    recorded_bounds,
+    stored_columns,
+    views_metadata,
+)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from ocrstore.recipe import Recipe, read_recipe
 from ocrstore.sources import Source, open_source
 from ocrstore.sources.given import SourceSample, collect
 from ocrstore.views import IMPORTED, View
+
+_log = logging.getLogger(__name__)
 
 StrPath = str | os.PathLike[str]
 Size = int | Sequence[int] | Literal["auto"]
@@ -67,11 +70,11 @@ def build(
         columns_map: What is called differently in parquet files; see `open_source`.
         share: Only the pictures whose keys have a hash between the two, from 0 to 1; stable when
             pictures are added. (0, 0.9) and (0.9, 1) are two disjoint parts.
-        recipe: A Recipe or a recipe file, instead of the following four.
+        recipe: A Recipe or a recipe file, instead of `size` and `pipeline`.
         size: Longest side, or (height, width), or "auto": the smallest that allows 0.98 of the
             H-mean that full size allows; the plan's reasons say which, and why.
-        columns: Names of the columns.
-        codecs: Column to codec; raw by default.
+        columns: Names of the columns; all, or those of the recipe, by default.
+        codecs: Column to codec; raw, or that of the recipe, by default.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
@@ -80,8 +83,8 @@ def build(
         workers: Number of worker processes; 0 for none, all cores by default.
         on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
-        drop_annotations: Remove the polygons of an existing store if the source has none for its
-            pictures; without it that is an error.
+        drop_annotations: Remove the polygons of pictures for which the source has no annotation
+            now; without it that is an error if they are more than one, and more than 10 %.
         max_pixels: Larger pictures are refused before they are decoded.
         progress: Called after each sample.
         announce: Called with the plan before the work.
@@ -91,12 +94,13 @@ def build(
             lie outside of their pictures (unless `format` is given), or with `on_error="fail"`
             something cannot be used.
         SchemaError: The arguments contradict each other.
-        StoreExistsError: The folder has none of the store's samples, or none of its polygons.
+        StoreExistsError: The folder has none of the store's samples, or no annotations for many.
         StoreBusyError: Another process is writing.
         WriteError: The disk has no room for the store, or is full.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     permit_modules(allow_modules)
+    made = make_recipe(recipe, size, columns, codecs, pipeline)
     # pictures that are no files are kept in one until the store is complete
     spool = Path(out).with_name(f".{Path(out).name}.samples")
     try:
@@ -114,7 +118,7 @@ def build(
         plan, options = prepare(
             source if share is None else part_of(source, share),
             out,
-            recipe=make_recipe(recipe, size, columns, codecs, pipeline),
+            recipe=made,
             auto_size=size == AUTO,
             view=view,
             maps=maps,
@@ -127,7 +131,7 @@ def build(
         )
         if announce is not None:
             announce(plan)
-        return execute(plan, options.with_progress(progress))
+        return execute(plan, replace(options, progress=progress))
     finally:
         spool.unlink(missing_ok=True)
 
@@ -161,11 +165,12 @@ def make_recipe(
         if isinstance(size, str):
             raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
         return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
-    if size is not None or columns is not None or codecs is not None or pipeline is not None:
-        raise SchemaError(
-            "size, columns, codecs and pipeline are part of a recipe; give either a recipe or those"
-        )
-    return recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    if size is not None or pipeline is not None:
+        raise SchemaError("size and pipeline are part of a recipe; give either a recipe or those")
+    if isinstance(recipe, Mapping):
+        raise SchemaError("recipe: expected a Recipe or a file; Recipe.from_json(...) makes one")
+    made = recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    return made if columns is None and codecs is None else made.with_columns(columns, codecs)
 
 
 def prepare(
@@ -187,8 +192,10 @@ def prepare(
     """Check the arguments, choose the size if it is left open, plan the build; writes nothing."""
     if on_error not in ("skip", "fail"):
         raise SchemaError(f"on_error has to be 'skip' or 'fail', not {on_error!r}")
-    if workers is not None and workers < 0:
-        raise SchemaError(f"workers has to be 0 or more, not {workers}")
+    if workers is not None and (not isinstance(workers, int) or workers < 0):
+        raise SchemaError(f"workers has to be an int of 0 or more, not {workers!r}")
+    if view is not None and not isinstance(view, str):
+        raise SchemaError(f"view has to be a name, not {view!r}")
     if recipe.pipeline is not None:
         from ocrstore.pipeline import check_deterministic
 
@@ -198,6 +205,7 @@ def prepare(
         if not folder.is_dir():
             raise SourceError(f"{folder}: no such folder of map files")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
+    _log.info("%s", source.description)
     chosen: tuple[str, ...] = ()
     if auto_size:
         scenes = source_scenes(source, max_pixels=max_pixels)

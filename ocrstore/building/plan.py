@@ -29,6 +29,8 @@ from ocrstore.views import IMPORTED, View, built_views, check_views, stored_colu
 IN_PLACE = 256
 """Up to this many new and changed pictures, or half the store, are updated in place; for more, the
 whole store is rewritten, which leaves no dead space."""
+_MAY_GO = 0.1
+"""This share of the annotated pictures may lose their annotations without being asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class BuildPlan:
     unfinished: Unfinished | None = None
     """The work of an interrupted build."""
     loses: str = ""
-    """Why every polygon of the store would be lost; empty if not, or if that is allowed."""
+    """Which polygons of the store would be lost; empty if few, or if that is allowed."""
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -114,25 +116,29 @@ def not_its_folder(samples: int, images: Path | str) -> str:
 
 
 def lost_annotations(store: Store, source: Source) -> str:
-    """Return the message if a source has no polygon for pictures whose polygons a store has.
+    """Return the message if a source has no annotation for pictures whose polygons a store has.
 
     That is how annotations look that were not found: a folder that moved, a forgotten
-    `--annotations`, a dialect that nobody registered. Empty if the source has any.
+    `--annotations`, a dialect that nobody registered. Empty for a single picture and for a small
+    share of them, unless no picture has polygons any more.
     """
     there = set(source.keys)
     found = AnnotationReader(store, strict=False).all_polygons().counts.tolist()
     counts = zip(store.keys, found, strict=True)
     annotated = {key: count for key, count in counts if count and key in there}
-    if not annotated or any(source[key].polygons for key in annotated):
-        return ""
-    polygons = sum(annotated.values())
+    lost = {key: n for key, n in annotated.items() if not source.has_annotation(key)}
+    if len(lost) < 2 or len(lost) <= _MAY_GO * len(annotated):
+        if not annotated or any(source[key].polygons for key in annotated):
+            return ""
+        lost = annotated  # there are files, but nothing in them
+    polygons = sum(lost.values())
     build = store.metadata.get("build")
     build = build if isinstance(build, Mapping) else {}
     recorded = build.get("source")
     place = recorded.get("annotations") if isinstance(recorded, Mapping) else None
     dialect = build.get("dialect")
     message = (
-        f"the store has {polygons} polygon{'' if polygons == 1 else 's'} in {len(annotated)} of "
+        f"the store has {polygons} polygon{'' if polygons == 1 else 's'} in {len(lost)} of "
         f"these pictures, and the source has none for them ({source.description})."
     )
     options = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,8 +34,9 @@ from ocrstore.problems import loses
 from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.version import __version__
-from ocrstore.view_bound import bounds_metadata, recorded_bounds
-from ocrstore.views import views_metadata
+from ocrstore.views import bounds_metadata, recorded_bounds, views_metadata
+
+_log = logging.getLogger(__name__)
 
 DOUBTFUL_POLYGONS = 20
 DOUBTFUL_PICTURES = 8
@@ -92,17 +94,13 @@ class Options:
     measuring: Tell | None = None
     """Called while views are measured, after the samples."""
 
-    def with_progress(self, progress: Progress | None, *, measuring: Tell | None = None) -> Options:
-        """Return a copy with progress callbacks."""
-        return replace(self, progress=progress, measuring=measuring)
-
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
     """Carry out a plan.
 
     Raises:
-        StoreExistsError: The source has none of the store's samples or none of its polygons:
-            probably the wrong folder, or annotations that were not found.
+        StoreExistsError: The source has none of the store's samples, or no annotations for many of
+            them: probably the wrong folder, or annotations that were not found.
         SourceError: No picture can be used, most polygons lie outside of their pictures, or with
             `on_error="fail"` something was left out.
         WriteError: The disk has no room for it, by an estimate before the work, or is full.
@@ -115,9 +113,10 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     if plan.loses:
         raise StoreExistsError(
             f"{plan.target}: {plan.loses}. Nothing was changed; use --drop-annotations (in Python "
-            "drop_annotations=True) to remove all polygons"
+            "drop_annotations=True) to remove them"
         )
     check_disk_space(plan, max_pixels=options.max_pixels)
+    _log.info("%s: %s", plan.target, "; ".join((plan.action, *plan.reasons)))
     run = _Run(plan, options)
     run.start()
     if plan.action == "update":
@@ -296,14 +295,14 @@ class _Run:
             store=plan.target if plan.old is not None else None,
         )
         waiting = [item for item in items if not (item[1] is not None and copy_only)]
+        _log.info("%d samples to derive, %d to copy", len(waiting), len(items) - len(waiting))
         with deriver(job, len(waiting), self.options.workers) as workers:
             outcomes = workers.derive_all(self._tasks(waiting))
             for key, row in items:
                 if row is not None and copy_only:
                     self._copy(writer, key, row)
                 else:
-                    _, outcome = next(outcomes)
-                    self._take(writer, key, row, outcome)
+                    self._take(writer, key, row, next(outcomes)[1])
                 self._done += 1
                 self._tell()
                 if self._annotated >= DOUBTFUL_PICTURES:
@@ -325,6 +324,7 @@ class _Run:
             if key in writer:
                 writer.delete(key)  # the stored sample is of an earlier state of the file
             return
+        _log.debug("derived %s", key)
         self._note(outcome.problems)
         self._polygons += len(outcome.attributes["polygons"])
         self._annotated += bool(outcome.attributes["polygons"])

@@ -32,15 +32,12 @@ from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
 from ocrstore.sources import Source
 from ocrstore.store import Store
-from ocrstore.view_bound import ENOUGH, ViewBound
-from ocrstore.views import View
+from ocrstore.views import AUTO_SHARE, ENOUGH, View, ViewBound
 
 AUTO = "auto"
 """The `size` that stands for the result of `choose_size`."""
 SAMPLES = 200
 """A view is measured on at most so many samples, evenly spread."""
-AUTO_SHARE = 0.98
-"""`choose_size` wants this share of what full size allows."""
 _TRIED = 32  # samples on which sizes are tried; the one found is checked on all
 _STEP = 32  # what the network's strides divide
 _LARGEST = 4096  # longest side that is tried; larger pictures count as full size there

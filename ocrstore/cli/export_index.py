@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import STORE, TARGET, console, counted, shown
-from ocrstore.export import FORMATS, export_index
-from ocrstore.store import Store
+from ocrstore.cli.console import STORE, TARGET, console, counted, explain_missing, shown
+
+FORMATS = ("parquet", "arrow", "csv")
 
 
 @click.command("export-index")
@@ -40,6 +40,9 @@ def export_index_command(
         raise click.UsageError(f"{target}: unknown suffix; give --format {' or '.join(FORMATS)}.")
     if target.exists() and not overwrite:
         raise click.UsageError(f"{target}: already exists; replace it with --overwrite.")
+    with explain_missing("export-index"):
+        from ocrstore.export import export_index
+        from ocrstore.store import Store
     with Store(store, generation=generation) as opened:
         export_index(opened, target, format=format_)
         console().print(f"[green]✓[/] {shown(target)}: {counted(len(opened), 'sample')}")

@@ -20,10 +20,10 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
-from ocrstore.verification import Verification, verify
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck
+    from ocrstore.verification import Verification
 
 _SHOWN = 20
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -96,6 +96,8 @@ def verify_command(
             "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps and "
             "--workers require --source."
         )
+    with explain_missing("verify"):
+        from ocrstore.verification import verify
     started = time.perf_counter()
     result: Verification | SourceCheck
     if source is None:
@@ -122,7 +124,7 @@ def _compare(store: Path, source: Path, options: dict[str, Any], *, quiet: bool)
 
 
 def _print_findings(result: Verification | SourceCheck) -> None:
-    out = console()
+    out = console(problems=True)
     for finding in result.findings[:_SHOWN]:
         where = f"sample {finding.sample!r}: " if finding.sample is not None else ""
         where += f"column {finding.column!r}: " if finding.column is not None else ""
@@ -130,13 +132,17 @@ def _print_findings(result: Verification | SourceCheck) -> None:
     if len(result.findings) > _SHOWN:
         out.print(f"[red]✗[/] … and {len(result.findings) - _SHOWN} more (--json lists all)")
     for note in result.notes[:_SHOWN]:
-        out.print(f"[dim]· {shown(note)}[/]")
+        console().print(f"[dim]· {shown(note)}[/]")
 
 
 def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: float) -> None:
+    from ocrstore.verification import Verification
+
     if isinstance(result, Verification):
+        # without an index nobody knows how many samples the rows are of
+        of = f" of {counted(result.samples, 'sample')}" if result.samples or not result.rows else ""
         summary = (
-            f"{counted(result.rows, 'row')} of {counted(result.samples, 'sample')}, "
+            f"{counted(result.rows, 'row')}{of}, "
             f"{human_bytes(result.checked_nbytes)} checked in {seconds:.1f} s"
         )
         good, bad = "is sound", "is damaged"
@@ -156,9 +162,9 @@ def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: flo
             if result.samples
             else ""
         )
-    out = console()
     if result.ok:
-        out.print(f"[green]✓[/] {shown(store)} {good}: {summary}")
+        console().print(f"[green]✓[/] {shown(store)} {good}: {summary}")
         return
     findings = counted(len(result.findings), "finding")
+    out = console(problems=True)
     out.print(f"[red]✗[/] {shown(store)} {bad} ({findings}; {summary}). {remedy}".rstrip())

@@ -6,7 +6,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,11 +48,7 @@ class Provenance:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "store_fingerprint": self.store_fingerprint,
-            "recipe": self.recipe,
-            "view": self.view,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Provenance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +10,7 @@ import cramjam
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _Bytes = npt.NDArray[np.uint8]
 _ZSTD_LEVEL = 3
+ROW_LIMIT = "OCRSTORE_MAX_ROW_NBYTES"
+"""The environment variable for how many bytes a compressed row may decode to."""
 _LZ4_MAX_RATIO = 255
 """A stored byte of LZ4 stands for at most this many."""
 
@@ -130,13 +133,22 @@ def encode_row(column: Column, array: npt.NDArray[Any]) -> _Bytes:
     return encode(array.reshape(-1).view(np.uint8))
 
 
+def row_limit(given: int | None = None) -> int:
+    """Return how many bytes a row may decode to: `given`, else the environment's, else 600 MB."""
+    text = os.environ.get(ROW_LIMIT, str(DEFAULT_MAX_ROW_NBYTES))
+    if given is None and not text.isdecimal():
+        raise SchemaError(f"{ROW_LIMIT}={text!r}: expected a number of bytes")
+    return int(text) if given is None else given
+
+
 def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, where: object) -> None:
     """Raise DecodeError if a row of this shape has more bytes, before anything is allocated."""
     nbytes = column.nbytes_of(shape)
     if nbytes > limit:
         raise DecodeError(
             f"{where}: decodes to {nbytes} bytes, shape {shape}; the limit is {limit}. If you "
-            f"trust the store: ocrstore.open(path, max_row_nbytes={nbytes})"
+            f"trust the store, set {ROW_LIMIT}={nbytes} in the environment, or pass "
+            f"max_row_nbytes={nbytes} to ocrstore.open or OCRStoreDataset"
         )
 
 
@@ -146,16 +158,16 @@ def decode_row(
     shape: tuple[int, ...],
     *,
     where: object,
-    limit: int = DEFAULT_MAX_ROW_NBYTES,
+    limit: int | None = None,
     empty: Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] = np.empty,
 ) -> npt.NDArray[Any]:
     """Decode a compressed row into an array from `empty`.
 
     Raises:
-        DecodeError: It has more than `limit` bytes; FORMAT.md 5.4.
+        DecodeError: It has more than `limit` bytes (None: `row_limit()`); FORMAT.md 5.4.
         CorruptStoreError: It does not decode to exactly the bytes of its shape.
     """
-    check_row_nbytes(column, shape, limit, where=where)
+    check_row_nbytes(column, shape, row_limit(limit), where=where)
     nbytes = column.nbytes_of(shape)
     try:
         if nbytes:

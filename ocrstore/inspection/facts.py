@@ -20,8 +20,7 @@ from ocrstore.inspection.source_status import (
 from ocrstore.metadata import readable_build
 from ocrstore.store import Store
 from ocrstore.verification import Integrity, check_headers
-from ocrstore.view_bound import ViewBound, recorded_bounds
-from ocrstore.views import StoredView, readable_views
+from ocrstore.views import StoredView, ViewBound, readable_views, recorded_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ class Facts:
             "unreadable": list(self.unreadable),
             "source": {
                 **self.source,
-                **(self.source_status.to_json() if self.source_status else {}),
+                **(asdict(self.source_status) if self.source_status else {}),
             },
             "decoders": dict(self.decoders),
             "problems": dict(self.problems),

@@ -26,7 +26,10 @@ that the order of the polygons makes no difference. Outside of every polygon the
 
 from __future__ import annotations
 
-from ocrstore.maps.drawing import ALGORITHM, MapParams, Maps, draw_maps
-from ocrstore.maps.outlines import MAX_COORDINATE, MAX_POINTS
+from ocrstore.errors import needs
+
+with needs("build"):
+    from ocrstore.maps.drawing import ALGORITHM, MapParams, Maps, draw_maps
+    from ocrstore.maps.outlines import MAX_COORDINATE, MAX_POINTS
 
 __all__ = ["ALGORITHM", "MAX_COORDINATE", "MAX_POINTS", "MapParams", "Maps", "draw_maps"]

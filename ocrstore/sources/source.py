@@ -94,11 +94,18 @@ class Source:
         return (self.at(row) for row in range(len(self)))
 
     def __getitem__(self, key: str) -> FoundSample:
+        return self.at(self._row(key))
+
+    def has_annotation(self, key: str) -> bool:
+        """Return whether there is an annotation of a picture, without reading it."""
+        return self._row(key) in self._entries
+
+    def _row(self, key: str) -> int:
         if self._rows is None:
             self._rows = {picture.key: row for row, picture in enumerate(self._pictures)}
         if key not in self._rows:
             raise UnknownSampleError(f"{self.description}: no picture has the key {key!r}")
-        return self.at(self._rows[key])
+        return self._rows[key]
 
     def at(self, row: int) -> FoundSample:
         """Read the annotation of the picture at a position in key order."""

@@ -2,8 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ocrstore.torch.batch import Batch, Sample
-from ocrstore.torch.dataset import OCRStoreDataset
+from ocrstore.errors import needs
+from ocrstore.packages import explain_imports
+
+with needs("torch"), explain_imports():
+    from ocrstore.torch.batch import Batch, Sample
+    from ocrstore.torch.dataset import OCRStoreDataset
 
 if TYPE_CHECKING:
     from ocrstore.torch.datamodule import OCRDataModule
@@ -38,7 +42,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+    with needs("lightning"), explain_imports():
+        value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
     return value
 
 

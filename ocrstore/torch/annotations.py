@@ -85,7 +85,12 @@ def polygons_in_view(view: StoreView, row: int) -> list[npt.NDArray[np.float32]]
     polygons = view.annotations.polygons(row)
     stored = view.stored_view
     column = INVERSE_MATRIX if stored is None else stored.columns.get(INVERSE_MATRIX)
-    if not polygons or column is None or column not in view.store or TENSOR not in view.columns:
+    if (
+        not polygons
+        or column is None
+        or column not in view.store.columns
+        or TENSOR not in view.columns
+    ):
         return polygons
     forward, _ = view_matrices(view.store, column, row)
     # all points in one product: a picture has many polygons of few points

@@ -93,7 +93,7 @@ class AugmentedView:
             computed = Computed(image=copied)
             lap("annotations")
             computed.update(self._draw(made.image.shape, made.annotation))
-        except (StoreChangedError, CorruptStoreError, DecodeError):
+        except (CorruptStoreError, DecodeError, StoreChangedError):
             raise  # not the fault of the transform
         except Exception as exc:  # a transform may raise anything; OpenCV has its own exceptions
             where = f"{view.path}: sample {view.key(row)!r} (row {row})"

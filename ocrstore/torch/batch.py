@@ -7,15 +7,46 @@ may have been changed.
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+import numpy as np
 import torch
 
-from ocrstore.errors import UnknownColumnError
+from ocrstore.errors import OCRStoreError, UnknownColumnError
 from ocrstore.torch.annotations import ANNOTATIONS, LISTS, annotate
 from ocrstore.torch.row_refs import Field, RowRefs
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    _Mapping = Mapping[str, Any]
+else:
+    _Mapping = object  # `Batch` is registered as one: it has all methods itself
+
 R = TypeVar("R", bound="Record")
+
+SampleTensor = Literal[
+    "image",
+    "prob_map",
+    "thresh_map",
+    "prob_mask",
+    "thresh_mask",
+    "inverse_matrix",
+    "raw_size",
+]
+BatchTensor = Literal[
+    "images",
+    "prob_maps",
+    "thresh_maps",
+    "prob_masks",
+    "thresh_masks",
+    "inverse_matrix",
+    "raw_size",
+    "orientation",
+    "rows",
+]
+"""The tensors of samples and batches, for type checkers. `images` is a list, though, where a store
+has whole pictures only: they differ in size."""
 
 ON_HOST = ("inverse_matrix", "raw_size", "orientation", "rows")
 """Tensors that describe samples. They stay on the host, in their dtype: no kernel reads them, and
@@ -181,8 +212,35 @@ class Record:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._refs, self._taken or None)
 
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def _outline(self, name: str) -> Any:
+        """Return what has the type, dtype and shape of a value that was not accessed yet."""
+        raise NotImplementedError
+
+    def _lines(self) -> list[tuple[str, str, str]]:
+        """Return name, dtype and shape of each value; no payload is read, no tensor is kept."""
+        from ocrstore.display import describe
+
+        lines = []
+        for name in self._names():
+            try:
+                value = self._taken[name] if name in self._taken else self._outline(name)
+                lines.append((name, *describe(value)))
+            except OCRStoreError as exc:
+                lines.append((name, "not readable", str(exc)))
+        return lines
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {', '.join(self._names())}>"
+        from ocrstore.display import as_text
+
+        return as_text(self._title(), self._lines())
+
+    def _repr_html_(self) -> str:
+        from ocrstore.display import as_html
+
+        return as_html(self._title(), self._lines())
 
 
 class Sample(Record):
@@ -192,6 +250,46 @@ class Sample(Record):
     """
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, name: SampleTensor) -> torch.Tensor: ...
+        @overload
+        def __getitem__(self, name: Literal["polygons"]) -> list[npt.NDArray[np.float32]]: ...
+        @overload
+        def __getitem__(self, name: Literal["ignored"]) -> list[bool]: ...
+        @overload
+        def __getitem__(self, name: Literal["texts"]) -> list[str | None]: ...
+        @overload
+        def __getitem__(self, name: Literal["image_filename"]) -> str: ...
+        @overload
+        def __getitem__(self, name: Literal["orientation", "row"]) -> int: ...
+        @overload
+        def __getitem__(self, name: str) -> Any: ...
+        def __getitem__(self, name: str) -> Any: ...
+
+    def _outline(self, name: str) -> Any:
+        refs = self._refs
+        for field in () if refs is None else refs.fields:
+            if refs is not None and field.singular == name:
+                ((view, row),) = refs.each()
+                column = view.column(field.column)
+                # memory that nobody writes to costs nothing
+                empty = np.empty((1, *column.shapes[row].tolist()), column.spec.numpy_dtype)
+                like = field.tensor(empty)[0]
+                dtype = refs.torch_dtype(field) or like.dtype
+                return torch.empty_like(like, dtype=dtype, device="meta")
+        return self._resolve(name)
+
+    def _repr_html_(self) -> str:
+        from ocrstore.display import as_html, picture_html
+
+        try:
+            picture = picture_html(self.copy())  # a copy: this sample stays a reference
+        except OCRStoreError:
+            picture = ""  # the table names what can be read
+        return as_html(self._title(), self._lines(), picture)
 
     def _field_name(self, field: Field) -> str:
         return field.singular
@@ -242,6 +340,18 @@ class _BatchRecord(Record):
 
     def _take_annotation(self, refs: RowRefs, name: str) -> Any:
         return annotate(refs, name)
+
+    def _title(self) -> str:
+        return f"{type(self).__name__} of {self.batch_size}"
+
+    def _outline(self, name: str) -> Any:
+        layout = self.layouts().get(name)
+        if layout is not None:
+            return layout
+        fields = () if self._refs is None else self._refs.fields
+        if self._is_deferred(name) or name in (field.plural for field in fields):
+            return [None] * self.batch_size  # a list, which takes long to make
+        return self._resolve(name)
 
     @property
     def batch_size(self) -> int:
@@ -382,7 +492,7 @@ def _check_buffer(name: str, shape: tuple[int, ...], target: torch.Tensor) -> No
         )
 
 
-class Batch(_BatchRecord):
+class Batch(_BatchRecord, _Mapping):
     """Several samples, as a mapping: `batch["images"]`, `batch["polygons"]`, ...
 
     You own every tensor of a batch and may modify it in place: neither another batch nor the file
@@ -390,6 +500,24 @@ class Batch(_BatchRecord):
     """
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, name: BatchTensor) -> torch.Tensor: ...
+        @overload
+        def __getitem__(self, name: Literal["whole_images"]) -> list[torch.Tensor]: ...
+        @overload
+        def __getitem__(self, name: Literal["polygons"]) -> list[list[npt.NDArray[np.float32]]]: ...
+        @overload
+        def __getitem__(self, name: Literal["ignored"]) -> list[list[bool]]: ...
+        @overload
+        def __getitem__(self, name: Literal["texts"]) -> list[list[str | None]]: ...
+        @overload
+        def __getitem__(self, name: Literal["image_filename"]) -> list[str]: ...
+        @overload
+        def __getitem__(self, name: str) -> Any: ...
+        def __getitem__(self, name: str) -> Any: ...
 
     def __init__(
         self, refs: RowRefs | Mapping[str, Any] | None, taken: dict[str, Any] | None = None

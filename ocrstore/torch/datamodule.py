@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from ocrstore.errors import SchemaError
 from ocrstore.keys import fraction_of
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
+from ocrstore.torch.lightning_bases import LightningDataModule
 from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
 
@@ -46,6 +46,7 @@ class OCRDataModule(LightningDataModule):
         view: str | int | None = None,
         columns: list[str] | None = None,
         expect: Recipe | str | None = None,
+        max_row_nbytes: int | None = None,
         seed: int = 0,
         window: int | None = None,
         uneven: Uneven = "pad",
@@ -72,6 +73,7 @@ class OCRDataModule(LightningDataModule):
             view: As in `OCRStoreDataset`.
             columns: As in `OCRStoreDataset`.
             expect: As in `OCRStoreDataset`.
+            max_row_nbytes: As in `OCRStoreDataset`.
             seed: Seeds the order of training.
             window: Shuffle in windows of that many row groups.
             uneven: What training does when the samples cannot be divided evenly between ranks:
@@ -112,7 +114,12 @@ class OCRDataModule(LightningDataModule):
         self.pin_memory = pin_memory
         self.persistent_workers = persistent_workers and num_workers > 0
         self.multiprocessing_context = multiprocessing_context if num_workers else None
-        self._options: dict[str, Any] = {"view": view, "columns": columns, "expect": expect}
+        self._options: dict[str, Any] = {
+            "view": view,
+            "columns": columns,
+            "expect": expect,
+            "max_row_nbytes": max_row_nbytes,
+        }
         self._datasets: dict[str, OCRStoreDataset] = {}
         self._sampler: ResumableSampler | None = None
         self._state: dict[str, int] | None = None

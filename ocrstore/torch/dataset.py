@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import logging
 import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch.utils.data import Dataset, get_worker_info
@@ -19,7 +20,7 @@ from ocrstore.errors import (
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
-from ocrstore.torch.batch import Sample
+from ocrstore.torch.batch import Batch, Sample
 from ocrstore.torch.collate import (
     Computed,
     ComputedList,
@@ -36,16 +37,19 @@ from ocrstore.torch.store_view import StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from torch import Tensor
 
     from ocrstore.annotation import Annotation
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
     from ocrstore.torch.augmented import AugmentedView, Transform
 
+_log = logging.getLogger(__name__)
+
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-class OCRStoreDataset(Dataset[Any]):
+class OCRStoreDataset(Dataset[Sample]):
     """One store or several as a data set for a stock DataLoader; no `collate_fn` is needed.
 
     Without `transform`, samples and batches refer to stored rows. You own their tensors and may
@@ -68,6 +72,7 @@ class OCRStoreDataset(Dataset[Any]):
         fuse: bool = True,
         map_params: MapParams | None = None,
         memory: Strategy | None = None,
+        max_row_nbytes: int | None = None,
     ) -> None:
         """Open stores.
 
@@ -82,6 +87,8 @@ class OCRStoreDataset(Dataset[Any]):
             map_params: How maps are drawn after a transform; as in the view's recipe if not given.
             memory: The memory strategy (`leases`, `fresh` or `copy`); the best one for this system
                 if not given.
+            max_row_nbytes: Larger rows of compressed columns are not decoded, as in
+                `ocrstore.open`.
 
         Raises:
             RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
@@ -98,7 +105,13 @@ class OCRStoreDataset(Dataset[Any]):
         names = None if columns is None else tuple(columns)
         view_name = None if view is None else str(view)
         self.views = tuple(
-            open_view(path, view=view_name, columns=names, strategy=memory)
+            open_view(
+                path,
+                view=view_name,
+                columns=names,
+                strategy=memory,
+                max_row_nbytes=max_row_nbytes,
+            )
             for path in expand(paths)
         )
         for opened in self.views:
@@ -109,6 +122,8 @@ class OCRStoreDataset(Dataset[Any]):
         self._fuse = fuse
         self._map_params = map_params
         self._prepare()
+        names_in_use = ", ".join(self.views[0].names)
+        _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
 
     def _prepare(self) -> None:
         lengths = [len(view) for view in self.views]
@@ -130,6 +145,10 @@ class OCRStoreDataset(Dataset[Any]):
         stores = ", ".join(view.path for view in self.views)
         return f"<OCRStoreDataset: {len(self)} samples of {stores}>"
 
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | npt.NDArray[Any] | Tensor) -> Batch: ...
     def __getitem__(self, index: Any) -> Any:
         """Return a sample for an int, a batch for a slice, a list of ints or a boolean mask."""
         if isinstance(index, slice):
@@ -171,6 +190,8 @@ class OCRStoreDataset(Dataset[Any]):
     def _as_row(self, index: Any) -> int:
         """Return an index as an int."""
         try:
+            if isinstance(index, np.bool_):
+                raise TypeError  # numpy 1.26 has an int for it
             return operator.index(index)
         except TypeError:
             store = self.views[0].path

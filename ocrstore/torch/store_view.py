@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class ViewRef(NamedTuple):
     view: str | None
     columns: tuple[str, ...] | None
     strategy: Strategy | None
+    max_row_nbytes: int | None = None
 
 
 class StoreView:
@@ -78,7 +79,7 @@ class StoreView:
     def __len__(self) -> int:
         return len(self.store)
 
-    def column(self, name: str) -> StoredColumn:
+    def column(self, name: str) -> StoredColumn[Any]:
         """Return the stored column behind a logical name."""
         return self.store[self.columns.get(name, name)]
 
@@ -287,7 +288,7 @@ def _is_at(status: os.stat_result, store: Store) -> bool:
     return status.st_ino == mapping.inode and status.st_dev == mapping.device
 
 
-def _layout(column: StoredColumn) -> RowLayout:
+def _layout(column: StoredColumn[Any]) -> RowLayout:
     shape = tuple(int(size or 0) for size in column.spec.shape)
     offsets = np.asarray(column.offsets, np.int64)
     return RowLayout(offsets, shape, column.spec.numpy_dtype)
@@ -337,18 +338,20 @@ def open_view(
     view: str | None = None,
     columns: tuple[str, ...] | None = None,
     strategy: Strategy | None = None,
+    max_row_nbytes: int | None = None,
 ) -> StoreView:
     """Open a store; data sets on the same file, view and columns share one mapping."""
-    store = open_store(os.path.abspath(path))  # noqa: PTH100  # keeps symbolic links as they are
-    ref = ViewRef(store.path, store.generation, store.fingerprint, view, columns, strategy)
-    return _shared(store, ref)
+    path = os.path.abspath(path)  # noqa: PTH100  # keeps symbolic links as they are
+    store = open_store(path, max_row_nbytes=max_row_nbytes)
+    asked = (view, columns, strategy, max_row_nbytes)
+    return _shared(store, ViewRef(store.path, store.generation, store.fingerprint, *asked))
 
 
 def find_view(ref: ViewRef) -> StoreView:
     """Return the view that a reference names, opened before or now."""
     found = _open_views.get(ref)
     if found is None:
-        store = reopen_store(ref.path, ref.generation, ref.fingerprint)
+        store = reopen_store(ref.path, ref.generation, ref.fingerprint, ref.max_row_nbytes)
         found = _shared(store, ref)
         _recent[ref] = found
         while len(_recent) > _MAX_RECENT:

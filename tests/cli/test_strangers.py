@@ -7,7 +7,6 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import albumentations
 import cv2
 import numpy as np
 import pytest
@@ -18,7 +17,8 @@ from ocrstore.errors import SchemaError
 from ocrstore.recipe import Recipe
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("lightning")
+albumentations = pytest.importorskip("albumentations")
+pytest.importorskip("ocrstore.torch.lightning_bases")
 
 # what Lightning warns of in a small training is meant here
 pytestmark = [
@@ -61,7 +61,7 @@ def write_checkpoint(path, recipe):
 def all_commands(store, images, checkpoint, recipe, out):
     """Return a call of every command, by its name; some several times."""
     train = ["--backbone", "resnet10", "--width", 16, "--inner", 32, "--precision", 32, "--quiet"]
-    train += ["--epochs", 1, "--workers", 0, "--batch-size", 2, "--accelerator", "cpu"]
+    train += ["--epochs", 1, "--workers", 0, "--batch-size", 2, "--device", "cpu"]
     return [
         ("inspect", store),
         ("inspect", store, "--json"),
@@ -77,6 +77,7 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("add-view", store, "--recipe", recipe, "--view", "b"),
         ("report", store, "--out", out / "report.html"),
         ("export-index", store, out / "index.csv"),
+        ("export-model", checkpoint, "--to", "torchvision", "--out", out / "model.pth"),
         ("warm", store),
         ("doctor", store, "--workers", 0),
         ("profile", store, "--samples", 1, "--repeats", 1),
@@ -89,6 +90,8 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("train", store, "--out", out / "run2", "--resume", checkpoint, *train),
         ("view", store, "--predictions", images, "--no-browser"),
         ("compact", store),
+        ("completion", "bash"),
+        ("export-model", checkpoint, "--to", "db", "--out", out / "a.pth"),
     ]
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import ocrstore
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.format.codecs import decode_row
 from tools import crafting as craft
 
@@ -39,6 +39,26 @@ def test_rows_beyond_the_limit_are_refused(tmp_path, codec, shape):
             small["a"][rows]
     assert len(ocrstore.open(path, max_row_nbytes=LIMIT + 1)["a"][0]) == LIMIT + 1
     assert len(ocrstore.open(path)["a"][0:2]) == 2
+
+
+def test_the_environment_raises_the_limit(tmp_path, monkeypatch):
+    """For everything that opens a store; what a data set was given counts in its workers, too."""
+    pytest.importorskip("torch", reason="the data set needs it")
+    from ocrstore.torch import OCRStoreDataset
+
+    path = tmp_path / "a.ocrs"
+    write(path, "zstd", (None,))
+    monkeypatch.setenv("OCRSTORE_MAX_ROW_NBYTES", str(LIMIT))
+    refused = f"OCRSTORE_MAX_ROW_NBYTES={LIMIT + 1} in the environment"
+    with pytest.raises(DecodeError, match=refused):
+        OCRStoreDataset(path)[0]["a"]
+    given = pickle.loads(pickle.dumps(OCRStoreDataset(path, max_row_nbytes=LIMIT + 1)))
+    assert len(given[0]["a"]) == LIMIT + 1
+    monkeypatch.setenv("OCRSTORE_MAX_ROW_NBYTES", str(LIMIT + 1))
+    assert len(OCRStoreDataset(path)[0]["a"]) == len(ocrstore.open(path)["a"][0]) == LIMIT + 1
+    monkeypatch.setenv("OCRSTORE_MAX_ROW_NBYTES", "2 GB")
+    with pytest.raises(SchemaError, match="OCRSTORE_MAX_ROW_NBYTES='2 GB': expected a number"):
+        ocrstore.open(path)
 
 
 def test_raw_rows_have_no_limit(tmp_path):

@@ -314,7 +314,7 @@ def test_nothing_is_sent_to_mps_unwaited_or_in_float64(store_path):
 
 def test_precision_plugins_leave_matrices_alone(store_path):
     """Under 16-true and bf16-true maps are converted, matrices are not."""
-    precision = pytest.importorskip("lightning.pytorch.plugins.precision")
+    precision = pytest.importorskip("ocrstore.torch.lightning_bases").L.plugins.precision
     dataset = OCRStoreDataset(store_path, view="96")
     exact = dataset[0:3]["inverse_matrix"].clone()
     for name, dtype in (("16-true", torch.float16), ("bf16-true", torch.bfloat16)):

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 import ocrstore
 from ocrstore.viewer import query
-from ocrstore.viewer.fields import read_fields
 from ocrstore.viewer.query import BusyError, Filter, FilterError
-from ocrstore.viewer.samples import Selection, Selector
+from ocrstore.viewer.samples import Selection, Selector, read_fields
 
 pytest.importorskip("duckdb", reason="SQL conditions need ocrstore[sql]")
 
@@ -33,7 +32,7 @@ def fields(opened):
 @pytest.fixture(scope="module")
 def shared(fields):
     """A filter over the shared store."""
-    with Filter(fields.table()) as made:
+    with Selector(fields).filter as made:
         yield made
 
 

@@ -48,7 +48,7 @@ def copy_rows(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) 
     run_jobs(jobs, out.nbytes)
 
 
-def decode_rows(column: StoredColumn, rows: IntArray, out: AnyArray) -> None:
+def decode_rows(column: StoredColumn[Any], rows: IntArray, out: AnyArray) -> None:
     """Decode rows of a compressed column of fixed shape into `out` of shape (len(rows), *shape)."""
     if len(out) and not out[0].flags.c_contiguous:
         decoded = column.empty_batch(len(rows))  # a buffer of another layout
