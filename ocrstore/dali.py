@@ -295,7 +295,7 @@ class _HostDataset(OCRStoreDataset):
         self.views[number].check()
         column, row = self._hosts[number].pictures, row - int(self._starts[number])
         if self.encoded:
-            return np.frombuffer(column.stored(row), np.uint8)
+            return np.frombuffer(column.jpeg(row), np.uint8)
         return np.asarray(column[row])
 
 

@@ -39,6 +39,8 @@ from ocrstore.format.snapshot import Snapshot, take_snapshot
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ocrstore.decode import EncodedPicture
+
 _log = logging.getLogger(__name__)
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -173,6 +175,23 @@ class StoredColumn(Generic[T]):
         start = int(self.offsets[row])
         return self._mapping.buffer[start : start + int(self.nbytes[row])]
 
+    def jpeg(self, row: int | str) -> memoryview:
+        """Return the JPEG stream of a row or a key without a copy, its header checked.
+
+        Raises:
+            CorruptStoreError: The header contradicts the recorded shape.
+            DecodeError: It is not a JPEG, or has more pixels than `max_row_nbytes` allows.
+        """
+        self._open_jpeg(self._check_row(row))
+        return self.stored(row)
+
+    def _open_jpeg(self, row: int) -> EncodedPicture:
+        from ocrstore.decode import open_stored  # only jpeg columns need decoders
+
+        shape, where = tuple(self.shapes[row].tolist()), str(_Place(self, row))
+        check_row_nbytes(self.spec, shape, self._max_row_nbytes, where=where)
+        return open_stored(bytes(self.stored(row)), shape, where)
+
     def _check_row(self, row: Any) -> int:
         """Return a row number for a row or a key."""
         if isinstance(row, str):
@@ -220,9 +239,10 @@ class StoredColumn(Generic[T]):
                 empty=self._empty,
             )
         if not self.spec.is_raw:
-            where = str(_Place(self, row))
-            check_row_nbytes(self.spec, shape, self._max_row_nbytes, where=where)
-            return _decode_picture(self.stored(row), shape, where)
+            from ocrstore.decode import decode
+
+            pixels: Array = decode(self._open_jpeg(row), name=str(_Place(self, row))).pixels
+            return pixels
         array = self._empty(shape, self._dtype)
         np.copyto(array, self._one(row))
         return array
@@ -589,22 +609,3 @@ def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
         strides.append(itemsize)
         itemsize *= size
     return tuple(reversed(strides))
-
-
-def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Array:
-    from ocrstore.decode import (  # only jpeg columns need decoders
-        TooManyPixelsError,
-        decode,
-        open_picture,
-    )
-
-    try:
-        picture = open_picture(bytes(data), max_pixels=shape[0] * shape[1])
-    except TooManyPixelsError as exc:
-        raise CorruptStoreError(f"{where}: its header contradicts {shape}: {exc}") from exc
-    except DecodeError as exc:
-        raise DecodeError(f"{where}: {exc}") from exc
-    pixels: Array = decode(picture, name=where).pixels
-    if pixels.shape != shape:
-        raise CorruptStoreError(f"{where}: decodes to {pixels.shape}, recorded is {shape}.")
-    return pixels

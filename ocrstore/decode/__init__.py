@@ -11,6 +11,7 @@ with needs("build"):
         decode,
         format_by_name,
         open_picture,
+        open_stored,
         read_picture,
     )
     from ocrstore.decode.jpeg import available_backends
@@ -27,5 +28,6 @@ __all__ = [
     "decode",
     "format_by_name",
     "open_picture",
+    "open_stored",
     "read_picture",
 ]

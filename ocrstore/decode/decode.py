@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.decode.jpeg import decode_jpeg
-from ocrstore.decode.pillow import EncodedPicture, decode_other, read_header
-from ocrstore.errors import DecodeError
+from ocrstore.decode.pillow import EncodedPicture, TooManyPixelsError, decode_other, read_header
+from ocrstore.errors import CorruptStoreError, DecodeError
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.geometry import turn_upright
 
@@ -113,6 +113,26 @@ def open_picture(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> Encode
         DecodeError: it is no picture, or not one that can be decoded.
     """
     return read_header(data, _sniff(data), max_pixels)
+
+
+def open_stored(data: bytes, shape: tuple[int, ...], where: str) -> EncodedPicture:
+    """Read the header of a picture in a store; `where` names it in messages.
+
+    Raises:
+        CorruptStoreError: the header contradicts the shape that is recorded.
+        DecodeError: it is no picture, or not one that can be decoded.
+    """
+    try:
+        picture = open_picture(data, max_pixels=shape[0] * shape[1])
+    except TooManyPixelsError as exc:
+        raise CorruptStoreError(f"{where}: its header contradicts {shape}: {exc}") from exc
+    except DecodeError as exc:
+        raise DecodeError(f"{where}: {exc}") from exc
+    width, height = picture.size
+    upright = (width, height, 3) if picture.orientation > 4 else (height, width, 3)
+    if upright != shape:
+        raise CorruptStoreError(f"{where}: its header promises {upright}, recorded is {shape}.")
+    return picture
 
 
 def decode(

@@ -140,9 +140,14 @@ def test_pictures_of_another_size(tmp_path):
     with ocrstore.create(path, columns) as writer:
         writer.append("x", {"a": ocrstore.Encoded(jpeg, (64, 48, 3))})
         writer.append("y", {"a": ocrstore.Encoded(jpeg, (8, 8, 3))})
+        writer.append("z", {"a": ocrstore.Encoded(jpeg, (48, 64, 3))})
     store = ocrstore.open(path)
-    assert store["a"][0].shape == (64, 48, 3)
-    with pytest.raises(CorruptStoreError, match="its header contradicts"):
-        store["a"][1]
-    with pytest.raises(DecodeError, match="the limit is 64"):
-        ocrstore.open(path, max_row_nbytes=64)["a"][0]
+    assert store["a"][0].shape == (64, 48, 3) and bytes(store["a"].jpeg(0)) == jpeg
+    limited = ocrstore.open(path, max_row_nbytes=64)
+    for read in ("__getitem__", "jpeg"):
+        with pytest.raises(CorruptStoreError, match="its header contradicts"):
+            getattr(store["a"], read)(1)
+        with pytest.raises(DecodeError, match="the limit is 64"):
+            getattr(limited["a"], read)(0)
+    with pytest.raises(CorruptStoreError, match=r"promises \(64, 48, 3\), recorded is \(48, 64, 3\)"):
+        store["a"].jpeg(2)
