@@ -39,6 +39,7 @@ from ocrstore.version import __version__
 if TYPE_CHECKING:
     from ocrstore.building.add_view import add_view
     from ocrstore.building.build import build
+    from ocrstore.building.convert import convert
     from ocrstore.format.column_writer import add_column, add_columns
     from ocrstore.format.columns import Column, Encoded
     from ocrstore.format.compact import compact
@@ -63,6 +64,7 @@ _HOMES = {
     "add_view": "ocrstore.building.add_view",
     "build": "ocrstore.building.build",
     "compact": "ocrstore.format.compact",
+    "convert": "ocrstore.building.convert",
     "create": "ocrstore.format.writer",
     "edit": "ocrstore.format.writer",
     "open": "ocrstore.store",
@@ -101,6 +103,7 @@ __all__ = [
     "add_view",
     "build",
     "compact",
+    "convert",
     "create",
     "edit",
     "open",

@@ -9,18 +9,18 @@ import dataclasses
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 from ocrstore.errors import SchemaError
-from ocrstore.format.codecs import CODECS
+from ocrstore.format.codecs import CODECS, LOSSLESS
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
 from ocrstore.maps import ALGORITHM, MapParams
 from ocrstore.metadata import diff_json
-from ocrstore.schema import COLUMNS, IMAGE, default_dtype
+from ocrstore.schema import COLUMNS, IMAGE, MAPS, TENSOR, default_dtype
 
 if TYPE_CHECKING:
     from ocrstore.pipeline import Pipeline
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 GEOMETRIES = ("longest", "stretch", "pipeline")
 # not part of the fingerprint, because they change no stored byte
 _NOT_FINGERPRINTED = ("mean", "std")
+
+_COMPRESSED_MAPS = dict.fromkeys(MAPS, LOSSLESS)
+PRESETS: Mapping[str, Mapping[str, str]] = {
+    "fast": {},
+    "balanced": {IMAGE: "file", **_COMPRESSED_MAPS},
+    "small": {IMAGE: "file", TENSOR: LOSSLESS, **_COMPRESSED_MAPS},
+}
+"""Column to codec, where it is not raw. All are exact, and none leaves a picture out."""
+DEFAULT_PRESET = "balanced"
+"""Of builds; docs/build.md has the measurements that speak for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,7 @@ class Recipe:
         size: int | Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
         dtypes: Mapping[str, str] | None = None,
+        preset: str = "fast",
         codecs: Mapping[str, str] | None = None,
         pipeline: object = None,
         allow_modules: Sequence[str] = (),
@@ -84,7 +95,8 @@ class Recipe:
             size: Longest side, or (height, width).
             columns: Column names; all by default.
             dtypes: Column to dtype, if not the default.
-            codecs: Column to codec, if not raw.
+            preset: The codecs: "fast" (all raw), "balanced" or "small"; see docs/build.md.
+            codecs: Column to codec, if not the preset's.
             pipeline: An albumentations pipeline or its canonical JSON, instead of `size`.
             allow_modules: Modules besides albumentations whose transforms a serialised pipeline
                 may name; they are imported.
@@ -116,7 +128,7 @@ class Recipe:
             ViewColumn(
                 name,
                 asked["dtypes"].get(name, default_dtype(name)),
-                asked["codecs"].get(name, "raw"),
+                asked["codecs"].get(name, preset_codec(preset, name)),
             )
             for name in names
         )
@@ -138,9 +150,7 @@ class Recipe:
     @property
     def fingerprint(self) -> str:
         """Hash of everything that the stored bytes depend on: 32 hexadecimal digits."""
-        kept = {k: v for k, v in self.to_json().items() if k not in _NOT_FINGERPRINTED}
-        text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
-        return xxhash.xxh3_128_hexdigest(text.encode())
+        return recipe_fingerprint(self.to_json())
 
     def place(self, picture_size: tuple[int, int]) -> Geometry:
         """Return the geometry for pictures of a size (height, width)."""
@@ -161,6 +171,11 @@ class Recipe:
         geometry = self.place((pixels.shape[0], pixels.shape[1]))
         return geometry.apply(pixels), geometry.matrix
 
+    def with_codecs(self, codecs: Mapping[str, str]) -> Recipe:
+        """Return a copy with other codecs for some columns."""
+        columns = tuple(replace(c, codec=codecs.get(c.name, c.codec)) for c in self.columns)
+        return replace(self, columns=columns)
+
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as a dict for json.dumps."""
         return {
@@ -177,8 +192,12 @@ class Recipe:
         }
 
     @classmethod
-    def from_json(cls, described: Mapping[str, Any]) -> Recipe:
+    def from_json(cls, described: Mapping[str, Any], *, preset: str = "fast") -> Recipe:
         """Make a recipe from the result of `to_json`; missing fields have their default.
+
+        Args:
+            described: The fields.
+            preset: The codecs of columns for which no codec is given.
 
         Raises:
             SchemaError: Unknown fields or invalid values.
@@ -192,15 +211,14 @@ class Recipe:
 
                 given["pipeline"] = to_json(given["pipeline"])
                 if "size" not in given:
-                    return cls.make(**_spread(given))
+                    return cls.make(**_spread(given, preset))
                 given.setdefault("geometry", "pipeline")
             if "size" in given:
                 given["size"] = _as_size(given["size"])
             for name, kind in (("fill", int), ("mean", float), ("std", float)):
                 if name in given:
                     given[name] = tuple(kind(value) for value in given[name])
-            if "columns" in given:
-                given["columns"] = _as_columns(given["columns"])
+            given["columns"] = _as_columns(given.get("columns", list(COLUMNS)), preset)
             if "maps" in given:
                 _refuse_unknown(
                     "maps", given["maps"], [f.name for f in dataclasses.fields(MapParams)]
@@ -217,8 +235,26 @@ class Recipe:
         return diff_json(self.to_json(), other.to_json())
 
 
-def read_recipe(path: Path | str) -> Recipe:
+def recipe_fingerprint(described: Mapping[str, Any]) -> str:
+    """Return the fingerprint of a recipe in JSON form."""
+    kept = {k: v for k, v in described.items() if k not in _NOT_FINGERPRINTED}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def preset_codec(preset: str, column: str) -> str:
+    """Return the codec of a column in a preset; SchemaError for an unknown preset."""
+    if preset not in PRESETS:
+        raise SchemaError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
+    return PRESETS[preset].get(column, "raw")
+
+
+def read_recipe(path: Path | str, *, preset: str = "fast") -> Recipe:
     """Read a recipe, or a pipeline saved by albumentations, from a YAML or JSON file.
+
+    Args:
+        path: The file.
+        preset: The codecs of columns for which the file gives none.
 
     Raises:
         SchemaError: The file cannot be read, or is not a valid recipe.
@@ -233,12 +269,12 @@ def read_recipe(path: Path | str) -> Recipe:
         )
     try:
         if "transform" in described or "__class_fullname__" in described:
-            return Recipe.make(pipeline=described)
+            return Recipe.make(pipeline=described, preset=preset)
         given = dict(described)
         if isinstance(given.get("pipeline"), str):
             text = read_pipeline(path.parent / given["pipeline"])
             given["pipeline"] = json.loads(text)
-        return Recipe.from_json(given)
+        return Recipe.from_json(given, preset=preset)
     except SchemaError as exc:
         raise SchemaError(f"{path}: {exc}") from exc
 
@@ -252,28 +288,30 @@ def _as_size(size: Any) -> tuple[int | None, int | None]:
     return values[0], values[1]
 
 
-def _as_columns(columns: Any) -> tuple[ViewColumn, ...]:
+def _as_columns(columns: Any, preset: str) -> tuple[ViewColumn, ...]:
     if isinstance(columns, Mapping):
         made = []
         for name, given in columns.items():
             given = given or {}
             _refuse_unknown(f"columns.{name}", given, ["dtype", "codec"])
             dtype = given.get("dtype", default_dtype(name))
-            made.append(ViewColumn(str(name), dtype, given.get("codec", "raw")))
+            codec = given.get("codec", preset_codec(preset, name))
+            made.append(ViewColumn(str(name), dtype, codec))
         return tuple(made)
     if isinstance(columns, str):
         raise SchemaError(f"columns has to be a list or a mapping, not {columns!r}")
-    return tuple(ViewColumn(str(name), default_dtype(name)) for name in columns)
+    return tuple(
+        ViewColumn(str(name), default_dtype(name), preset_codec(preset, name)) for name in columns
+    )
 
 
-def _spread(given: dict[str, Any]) -> dict[str, Any]:
+def _spread(given: dict[str, Any], preset: str) -> dict[str, Any]:
     """Convert fields of the JSON form into arguments of `make`."""
     out = {k: v for k, v in given.items() if k not in ("columns", "maps", "geometry")}
-    if "columns" in given:
-        columns = _as_columns(given["columns"])
-        out["columns"] = [c.name for c in columns]
-        out["dtypes"] = {c.name: c.dtype for c in columns}
-        out["codecs"] = {c.name: c.codec for c in columns}
+    columns = _as_columns(given.get("columns", list(COLUMNS)), preset)
+    out["columns"] = [c.name for c in columns]
+    out["dtypes"] = {c.name: c.dtype for c in columns}
+    out["codecs"] = {c.name: c.codec for c in columns}
     if "maps" in given:
         out["maps"] = MapParams(**given["maps"])
     for name in ("mean", "std"):
@@ -317,10 +355,10 @@ def _check(recipe: Recipe) -> None:
             raise SchemaError(
                 f"column {column.name}: unknown codec {column.codec!r}; known: {', '.join(CODECS)}"
             )
-        if column.codec == "jpeg" and column.name != IMAGE:
+        if column.codec in ("jpeg", "file") and column.name != IMAGE:
             raise SchemaError(
-                f"column {column.name}: codec jpeg stores the source's file, so only `image` can "
-                "have it"
+                f"column {column.name}: codec {column.codec} stores the source's file, so only "
+                "`image` can have it"
             )
     if recipe.geometry != "pipeline":
         recipe.place((1, 1))  # raises for an unknown interpolation

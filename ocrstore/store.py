@@ -19,8 +19,8 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.format.codecs import check_row_nbytes, decode_row
-from ocrstore.format.columns import Column
+from ocrstore.format.codecs import check_row_nbytes, decode_row, is_picture_file
+from ocrstore.format.columns import Column, Encoded
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES, align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 
@@ -108,11 +108,15 @@ class StoredColumn:
         return (self._one(row) for row in range(len(self)))
 
     def stored(self, row: int) -> memoryview:
-        """Return a row's stored bytes, for example a JPEG stream, without a copy."""
+        """Return a row's stored bytes, for example a picture's file, without a copy."""
         row = self._check_row(row)
         self._mapping.check()
         start = int(self.offsets[row])
         return self._mapping.buffer[start : start + int(self.nbytes[row])]
+
+    def encoded(self, row: int) -> Encoded:
+        """Return a row as it is stored, for the writer of another store."""
+        return Encoded(self.stored(row), tuple(self.shapes[row].tolist()))
 
     def _check_row(self, row: int) -> int:
         return _check_row(row, self)
@@ -123,10 +127,7 @@ class StoredColumn:
         if self.spec.is_raw:
             return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
         where = f"{self._mapping.path}: row {row}, column {self.name!r}"
-        if self.spec.codec == "jpeg":
-            check_row_nbytes(self.spec, shape, self._max_row_nbytes, where=where)
-            return _decode_picture(self.stored(row), shape, where)
-        return decode_row(
+        return decode_stored(
             self.spec, self.stored(row), shape, where=where, limit=self._max_row_nbytes
         )
 
@@ -373,8 +374,24 @@ def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Array:
-    from ocrstore.decode import (  # only jpeg columns need decoders
+def decode_stored(
+    column: Column,
+    data: memoryview,
+    shape: tuple[int, ...],
+    *,
+    where: str,
+    limit: int = DEFAULT_MAX_ROW_NBYTES,
+) -> Array:
+    """Decode a row of any codec but raw into a read-only array.
+
+    Raises:
+        DecodeError: It has more than `limit` bytes, or a picture's file cannot be decoded here.
+        CorruptStoreError: It does not decode to exactly its shape.
+    """
+    if not is_picture_file(column, data):
+        return decode_row(column, data, shape, where=where, limit=limit)
+    check_row_nbytes(column, shape, limit, where=where)
+    from ocrstore.decode import (  # only pictures' files need decoders
         TooManyPixelsError,
         decode,
         open_picture,

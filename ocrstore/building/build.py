@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.pipeline import permit_modules
-from ocrstore.recipe import Recipe, read_recipe
+from ocrstore.recipe import DEFAULT_PRESET, Recipe, read_recipe
 from ocrstore.sources import open_source
 from ocrstore.views import IMPORTED, View
 
@@ -32,6 +32,7 @@ def build(
     recipe: Recipe | StrPath | None = None,
     size: Size | None = None,
     columns: Sequence[str] | None = None,
+    preset: str | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
     view: str | None = None,
@@ -55,11 +56,15 @@ def build(
         out: The store.
         annotations: A file or a folder; searched beside the pictures by default.
         format: The annotations' dialect; detected by default.
-        recipe: A Recipe or a recipe file, instead of the following four.
+        recipe: A Recipe or a recipe file, instead of `size`, `columns`, `codecs` and `pipeline`.
         size: Longest side, or (height, width), or "auto": the smallest that allows 0.98 of the
             H-mean that full size allows; the plan's reasons say which, and why.
         columns: Names of the columns.
-        codecs: Column to codec; raw by default.
+        preset: How columns are stored, where neither recipe nor `codecs` say so: "fast" (raw:
+            batches are views of the file), "balanced" (maps compressed, pictures as their files) or
+            "small" (everything compressed). All are exact. A new store is "balanced" by default,
+            an existing one keeps its codecs.
+        codecs: Column to codec, if not the preset's.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
@@ -90,7 +95,8 @@ def build(
         out,
         annotations=annotations,
         format=format,
-        recipe=make_recipe(recipe, size, columns, codecs, pipeline),
+        recipe=make_recipe(recipe, size, columns, codecs, pipeline, preset),
+        told=codecs or {} if recipe is None and preset is None else None,
         auto_size=size == AUTO,
         view=view,
         maps=maps,
@@ -111,19 +117,34 @@ def make_recipe(
     columns: Sequence[str] | None,
     codecs: dict[str, str] | None,
     pipeline: object,
+    preset: str | None,
 ) -> Recipe:
     """Return the recipe, or make one from the other arguments; size "auto" is chosen later."""
+    codecs_of = preset or DEFAULT_PRESET
     if recipe is None:
         if size == AUTO and pipeline is None:
             size = None
         if isinstance(size, str):
             raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
-        return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
-    if size is not None or columns is not None or codecs is not None or pipeline is not None:
+        made = Recipe.make(
+            size=size, columns=columns, preset=codecs_of, codecs=codecs, pipeline=pipeline
+        )
+    elif size is not None or columns is not None or codecs is not None or pipeline is not None:
         raise SchemaError(
             "size, columns, codecs and pipeline are part of a recipe; give either a recipe or those"
         )
-    return recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    elif isinstance(recipe, Recipe):
+        if preset is not None:
+            raise SchemaError("a Recipe has codecs already; leave out `preset`")
+        made = recipe
+    else:
+        made = read_recipe(Path(recipe), preset=codecs_of)
+    if "jpeg" in [column.codec for column in made.columns]:
+        raise SchemaError(
+            "codec jpeg is only read, because it has no place for other pictures; codec file "
+            "stores the files of all formats"
+        )
+    return made
 
 
 def prepare(
@@ -140,6 +161,7 @@ def prepare(
     force: bool,
     drop_annotations: bool,
     max_pixels: int,
+    told: Mapping[str, str] | None = None,
     auto_size: bool = False,
     measuring: Tell | None = None,
 ) -> tuple[BuildPlan, Options]:
@@ -171,6 +193,7 @@ def prepare(
         force=force,
         maps_folder=folder,
         drop_annotations=drop_annotations,
+        told=told,
     )
     plan = replace(plan, reasons=(*chosen, *plan.reasons))
     options = Options(workers, on_error, max_pixels, trust_dialect=format is not None)

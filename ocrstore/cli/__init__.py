@@ -30,6 +30,7 @@ COMMANDS = {
     "add-view": "add_view:add_view_command",
     "build": "build:build_command",
     "compact": "compact:compact_command",
+    "convert": "convert:convert_command",
     "doctor": "doctor:doctor_command",
     "eval": "eval:eval_command",
     "export-index": "export_index:export_index_command",

@@ -41,9 +41,9 @@ from ocrstore.cli.options import (
     wrong_source,
 )
 from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.format.codecs import CODECS
 from ocrstore.machine import look_at_memory
 from ocrstore.problems import KINDS
+from ocrstore.recipe import DEFAULT_PRESET
 from ocrstore.views import View
 
 
@@ -61,6 +61,7 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
         "columns": expected.columns,
         "nbytes": expected.total_nbytes,
         "codecs": {name: dict(sizes) for name, sizes in expected.nbytes.items()},
+        "presets": {name: dataclasses.asdict(cost) for name, cost in expected.presets.items()},
         "free_nbytes": free,
         "upper_bounds": {name: dataclasses.asdict(bound) for name, bound in bounds.items()},
         "page_cache": {**dataclasses.asdict(advice), "command": advice.command},
@@ -102,16 +103,33 @@ def _measure(plan: BuildPlan, max_pixels: int) -> tuple[Estimate, Advice, int]:
 
 def _print_sizes(expected: Estimate) -> None:
     out = console()
-    table = Table("column", "codec", "bytes", "per sample", *(f"as {c}" for c in CODECS), box=None)
+    codecs = list(dict.fromkeys(codec for sizes in expected.nbytes.values() for codec in sizes))
+    table = Table("column", "codec", "bytes", "per sample", *(f"as {c}" for c in codecs), box=None)
     for name, nbytes in expected.columns.items():
         each = human_bytes(nbytes / max(1, expected.samples))
         sizes = expected.nbytes[name]
-        others = [human_bytes(sizes[codec]) if codec in sizes else "" for codec in CODECS]
+        others = [human_bytes(sizes[codec]) if codec in sizes else "" for codec in codecs]
         table.add_row(shown(name), expected.chosen[name], human_bytes(nbytes), each, *others)
     out.print(table)
     out.print(
         f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "
         f"{counted(expected.samples, 'picture')} (measured on {expected.measured})"
+    )
+    costs = Table(
+        "preset", "bytes", "a sample into a batch", "its picture for transform=", box=None
+    )
+    for preset, cost in expected.presets.items():
+        mark = " (default)" if preset == DEFAULT_PRESET else ""
+        costs.add_row(
+            f"--preset {preset}{mark}",
+            human_bytes(cost.nbytes),
+            f"{1e3 * cost.batch_seconds:.2f} ms",
+            f"{1e3 * cost.picture_seconds:.2f} ms",
+        )
+    out.print(costs)
+    out.print(
+        "one core, from the page cache; with fast, sequential batches are views and need no copy",
+        style="dim",
     )
 
 
@@ -191,6 +209,7 @@ def build_command(
     format_: str | None,
     size: Size | None,
     columns: list[str] | None,
+    preset: str | None,
     codecs: dict[str, str],
     recipe: Path | None,
     view: str | None,
@@ -208,15 +227,16 @@ def build_command(
 
     Annotations are searched beside the pictures and beside the folder, and their dialect is
     detected. Only new, changed and removed pictures are processed, unless the recipe changed.
-    Without --size, --columns, --codec and --recipe an existing store keeps its recipe. After an
-    interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is replaced
-    only when the build is complete.
+    Without --size, --columns, --preset, --codec and --recipe an existing store keeps its recipe.
+    After an interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is
+    replaced only when the build is complete.
 
     \b
     Examples:
       ocrstore build images/ --out val.ocrs
       ocrstore build images/ --annotations gt/ --out val.ocrs --size 960
       ocrstore build images/ --out val.ocrs --size auto
+      ocrstore build images/ --out val.ocrs --preset small
       ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
       ocrstore build images/ --out val.ocrs --dry-run
@@ -224,7 +244,7 @@ def build_command(
     Exit code 1 if anything was left out; the report lists it.
     """
     kept = None
-    if not (force or recipe or size or columns or codecs):
+    if not (force or recipe or size or columns or preset or codecs):
         kept = stored_view(out, maps=maps is not None)
     with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
         plan, options = prepare(
@@ -234,7 +254,8 @@ def build_command(
             format=format_,
             recipe=kept.recipe
             if kept is not None
-            else make_recipe(recipe, size, columns, codecs or None, None),
+            else make_recipe(recipe, size, columns, codecs or None, None, preset),
+            told=None if recipe or preset else codecs,
             view=view or (None if kept is None else kept.name),
             maps=maps,
             workers=workers,

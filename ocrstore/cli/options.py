@@ -15,6 +15,7 @@ from ocrstore.cli.console import COUNT
 from ocrstore.errors import SourceError
 from ocrstore.format.codecs import CODECS
 from ocrstore.maps import ALGORITHM
+from ocrstore.recipe import DEFAULT_PRESET, PRESETS
 from ocrstore.schema import COLUMNS
 from ocrstore.sources import all_dialects
 from ocrstore.store import Store
@@ -95,6 +96,15 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     return replace(view, recipe=replace(view.recipe, map_algorithm=ALGORITHM))
 
 
+preset_option = click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    help="How columns are stored, all exactly: fast (raw), balanced (maps compressed, pictures as "
+    f"their files) or small (all compressed) [default: {DEFAULT_PRESET}; an existing store keeps "
+    "its codecs].",
+)
+
+
 def recipe_options(command: F) -> F:
     """Add the options of a recipe to a command."""
     for option in (
@@ -110,8 +120,10 @@ def recipe_options(command: F) -> F:
             callback=_codecs,
             multiple=True,
             metavar="COLUMN=CODEC",
-            help="Codec of a column: raw (default), zstd, lz4; for image also jpeg. Repeatable.",
+            help=f"Codec of a column: {', '.join(c for c in CODECS if c not in ('jpeg', 'file'))}; "
+            "for image also file. Repeatable.",
         ),
+        preset_option,
         click.option(
             "--columns",
             callback=_names,

@@ -103,11 +103,25 @@ def _lz4_decode(data: memoryview, nbytes: int) -> _Bytes:
     return decoded
 
 
+LOSSLESS = "lz4"
+"""The codec of presets and of pixels without a file."""
+_PIXELS = b"OCRSPIX1"  # no picture file starts like this
+
+
+def _pixels_encode(data: _Bytes) -> _Bytes:
+    """Encode the pixels of a picture that has no file to keep (FORMAT.md 5.4, `file`)."""
+    encode = CODECS[LOSSLESS].encode
+    assert encode is not None
+    return np.concatenate([np.frombuffer(_PIXELS, np.uint8), encode(data)])
+
+
 CODECS = {
     "raw": Codec(lambda data: data, None),
     "zstd": Codec(_zstd_encode, _zstd_decode),
     "lz4": Codec(_lz4_encode, _lz4_decode),
-    "jpeg": Codec(None, None),  # the source's own bytes; store.py has them decoded to a picture
+    # the source's own bytes; store.py has them decoded to a picture
+    "jpeg": Codec(None, None),
+    "file": Codec(_pixels_encode, None),
 }
 """All codecs, by the name they have in the manifest."""
 
@@ -118,6 +132,11 @@ def encode_row(column: Column, array: npt.NDArray[Any]) -> _Bytes:
     if encode is None:
         raise TypeError(f"rows of a {column.codec} column are given encoded")
     return encode(array.reshape(-1).view(np.uint8))
+
+
+def is_picture_file(column: Column, data: memoryview) -> bool:
+    """Return whether a row is a picture's own file, which `ocrstore.decode` decodes."""
+    return column.codec == "jpeg" or (column.codec == "file" and data[: len(_PIXELS)] != _PIXELS)
 
 
 def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, where: str) -> None:
@@ -146,9 +165,12 @@ def decode_row(
     """
     import pyarrow as pa
 
-    decode = CODECS[column.codec].decode
+    codec = column.codec
+    if codec == "file" and not is_picture_file(column, data):
+        codec, data = LOSSLESS, data[len(_PIXELS) :]
+    decode = CODECS[codec].decode
     if decode is None:
-        raise TypeError(f"rows of a {column.codec} column are not compressed")
+        raise TypeError(f"this row of a {codec} column is not compressed")
     check_row_nbytes(column, shape, limit, where=where)
     nbytes = column.nbytes_of(shape)
     try:
