@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ocrstore.buffers import BufferPool
 from ocrstore.errors import (
     CorruptStoreError,
     DecodeError,
@@ -19,7 +20,12 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.format.codecs import check_row_nbytes, decode_row, is_picture_file
+from ocrstore.format.codecs import (
+    check_row_nbytes,
+    decode_row,
+    decode_row_into,
+    is_picture_file,
+)
 from ocrstore.format.columns import Column, Encoded
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES, align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
@@ -29,6 +35,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Array: TypeAlias = "npt.NDArray[Any]"
+Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], Array]"
+"""Returns uninitialized memory, as `numpy.empty` does."""
+
+DECODED = BufferPool(kept_nbytes=1 << 28)
+"""Memory for decoded rows and batches, reused when nothing refers to them any more."""
 
 
 class StoredColumn:
@@ -44,7 +55,7 @@ class StoredColumn:
         self.name = name
         self.path = snapshot.mapping.path
         self.spec: Column = snapshot.manifest.columns[name]
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._max_row_nbytes = max_row_nbytes
         self._mapping = snapshot.mapping
         self._dtype = self.spec.numpy_dtype
@@ -93,7 +104,7 @@ class StoredColumn:
         """Return one sample's array, or several samples'.
 
         Several rows are one array if the column has a fixed shape (zero-copy if they are
-        contiguous, see `is_run`; else a copy), and a list of arrays otherwise.
+        contiguous, see `is_run`; else copied or decoded), and a list of arrays otherwise.
         """
         if isinstance(rows, (int, np.integer)):
             return self._one(self._check_row(int(rows)))
@@ -121,15 +132,41 @@ class StoredColumn:
     def _check_row(self, row: int) -> int:
         return _check_row(row, self)
 
+    def decoded(self, row: int) -> Array:
+        """Return a row as a writable array of its own, in memory that is used again."""
+        row = self._check_row(row)
+        shape = tuple(self.shapes[row].tolist())
+        if not self.spec.is_raw:
+            return decode_stored(
+                self.spec,
+                self.stored(row),
+                shape,
+                where=_Place(self, row),
+                limit=self._max_row_nbytes,
+                empty=DECODED.empty,
+            )
+        array = DECODED.empty(shape, self._dtype)
+        np.copyto(array, self._one(row))
+        return array
+
+    def decode_into(self, row: int, out: Array) -> None:
+        """Decode a row into `out`, C-contiguous and of the row's shape; for compressed columns.
+
+        Releases the GIL and allocates nothing. After an error the content of `out` is undefined.
+
+        Raises:
+            CorruptStoreError: The row does not decode to exactly the bytes of `out`.
+        """
+        decode_row_into(self.spec, self.stored(row), out, where=_Place(self, row))
+
     def _one(self, row: int) -> Array:
         self._mapping.check()
-        shape = tuple(self.shapes[row].tolist())
         if self.spec.is_raw:
+            shape = tuple(self.shapes[row].tolist())
             return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
-        where = f"{self._mapping.path}: row {row}, column {self.name!r}"
-        return decode_stored(
-            self.spec, self.stored(row), shape, where=where, limit=self._max_row_nbytes
-        )
+        array = self.decoded(row)
+        array.flags.writeable = False
+        return array
 
     def _range(self, start: int, stop: int) -> Any:
         if stop - start > 1 and self.is_run(start, stop):
@@ -146,14 +183,37 @@ class StoredColumn:
     def _gather(self, rows: list[int]) -> Any:
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
+        batch = self.empty_batch(len(rows))
+        for position, row in enumerate(rows):
+            if self.spec.is_compressed:
+                self.decode_into(row, batch[position])
+            else:
+                batch[position] = self._one(row)
+        batch.flags.writeable = False
+        return batch
+
+    def empty_batch(self, count: int) -> Array:
+        """Return uninitialized memory for rows of a fixed-shape column; it is used again.
+
+        Raises:
+            DecodeError: The rows of a compressed column are larger than this store's user allows.
+        """
         if not self.spec.is_raw:
             where = f"{self.path}: column {self.name!r}"
             check_row_nbytes(self.spec, self._fixed_shape, self._max_row_nbytes, where=where)
-        batch = np.empty((len(rows), *self._fixed_shape), self._dtype)
-        for position, row in enumerate(rows):
-            batch[position] = self._one(row)
-        batch.flags.writeable = False
-        return batch
+        return DECODED.empty((count, *self._fixed_shape), self._dtype)
+
+
+class _Place(NamedTuple):
+    """Names a row in an error message; the key is looked up only then."""
+
+    column: StoredColumn
+    row: int
+
+    def __str__(self) -> str:
+        column, row = self
+        key = column.snapshot.index.key(row)
+        return f"{column.path}: sample {key!r} (row {row}), column {column.name!r}"
 
 
 def _check_row(row: int, rows: StoredColumn | Store) -> int:
@@ -379,17 +439,18 @@ def decode_stored(
     data: memoryview,
     shape: tuple[int, ...],
     *,
-    where: str,
+    where: object,
     limit: int = DEFAULT_MAX_ROW_NBYTES,
+    empty: Empty = np.empty,
 ) -> Array:
-    """Decode a row of any codec but raw into a read-only array.
+    """Decode a row of any codec but raw into an array from `empty`.
 
     Raises:
         DecodeError: It has more than `limit` bytes, or a picture's file cannot be decoded here.
         CorruptStoreError: It does not decode to exactly its shape.
     """
     if not is_picture_file(column, data):
-        return decode_row(column, data, shape, where=where, limit=limit)
+        return decode_row(column, data, shape, where=where, limit=limit, empty=empty)
     check_row_nbytes(column, shape, limit, where=where)
     from ocrstore.decode import (  # only pictures' files need decoders
         TooManyPixelsError,
@@ -403,8 +464,7 @@ def decode_stored(
         raise CorruptStoreError(f"{where}: its header contradicts {shape}: {exc}") from exc
     except DecodeError as exc:
         raise DecodeError(f"{where}: {exc}") from exc
-    pixels: Array = decode(picture, name=where).pixels
+    pixels: Array = decode(picture, name=str(where), empty=empty).pixels
     if pixels.shape != shape:
         raise CorruptStoreError(f"{where}: decodes to {pixels.shape}, recorded is {shape}.")
-    pixels.flags.writeable = False
     return pixels

@@ -19,7 +19,7 @@ from ocrstore.errors import (
     SchemaError,
     StoreBusyError,
 )
-from ocrstore.format.codecs import CODECS, decode_row
+from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import ENTRY, Extent, parse_extent
 from ocrstore.format.fingerprint import fingerprint
@@ -292,7 +292,7 @@ def _check_rows(
             why = f"its {nbytes} bytes at byte {place[1]} do not match their hash"
         else:
             why = ""
-            if column is not None and CODECS[column.codec].decode and shape is not None:
+            if column is not None and column.is_compressed and shape is not None:
                 try:
                     decode_row(column, row, shape, where="its row")
                 except CorruptStoreError as exc:

@@ -44,7 +44,7 @@ recipe        : errors format geometry maps metadata schema views | pipeline
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
-store         : errors format | decode
+store         : buffers errors format | decode
 verification  : errors format store | building
 export        : errors store whole_file
 # pictures into a store

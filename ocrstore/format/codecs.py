@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cramjam
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
     from ocrstore.format.columns import Column
 
 _Bytes = npt.NDArray[np.uint8]
+_Stored = memoryview | _Bytes
 _ZSTD_LEVEL = 3
+_LZ4_MAX_RATIO = 255
+"""A stored byte of LZ4 stands for at most this many."""
 
 
 class Codec(NamedTuple):
@@ -23,8 +28,13 @@ class Codec(NamedTuple):
 
     encode: Callable[[_Bytes], _Bytes] | None
     """Encodes an array's bytes; None if rows are given encoded (`Encoded`)."""
-    decode: Callable[[memoryview, int], _Bytes] | None
-    """Decodes to exactly this many bytes; None if rows are used in place, or decoded elsewhere."""
+    decode_into: Callable[[_Stored, _Bytes], int] | None = None
+    """Decodes into memory, without the GIL, and returns the number of bytes; None if rows are used
+    in place, or decoded elsewhere."""
+    check: Callable[[_Stored, int], None] = lambda _data, _nbytes: None
+    """Raises ValueError if a row cannot decode to this many bytes, before they are allocated."""
+    feature: str | None = None
+    """What a store with such a column requires of its readers (FORMAT.md 14)."""
 
 
 # Arrow is imported where it is used: recipes need only the names, and so do workers of a build
@@ -37,14 +47,10 @@ def _zstd_encode(data: _Bytes) -> _Bytes:
     return np.frombuffer(codec.compress(pa.py_buffer(data)), np.uint8)
 
 
-def _zstd_decode(data: memoryview, nbytes: int) -> _Bytes:
-    import pyarrow as pa
-
-    declared = _zstd_nbytes(data)
+def _zstd_check(data: _Stored, nbytes: int) -> None:
+    declared = _zstd_nbytes(memoryview(data))
     if declared not in (None, nbytes):
         raise ValueError(f"{nbytes} bytes expected, its frames declare {declared}")
-    buffer = pa.Codec("zstd").decompress(pa.py_buffer(data), decompressed_size=nbytes)
-    return np.frombuffer(buffer, np.uint8)
 
 
 def _zstd_nbytes(data: memoryview) -> int | None:
@@ -85,25 +91,27 @@ def _lz4_encode(data: _Bytes) -> _Bytes:
     return np.frombuffer(pa.Codec("lz4").compress(pa.py_buffer(data)), np.uint8)
 
 
-def _lz4_decode(data: memoryview, nbytes: int) -> _Bytes:
-    import pyarrow as pa
-
+def _lz4_check(data: _Stored, nbytes: int) -> None:
     if len(data) > 14 and data[4] & 8:  # the frame's header has the size
         declared = int.from_bytes(data[6:14], "little")
         if declared != nbytes:
             raise ValueError(f"{nbytes} bytes expected, its frame declares {declared}")
-    # a stream, because Codec.decompress() of lz4 does not report a frame that is too short
-    decoded = np.empty(nbytes, np.uint8)
-    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
-        found = stream.readinto(decoded)
-        if found != nbytes or stream.read(1):
-            raise ValueError(
-                f"{nbytes} bytes expected, {'more' if found == nbytes else found} found"
-            )
-    return decoded
 
 
-LOSSLESS = "lz4"
+def _lz4block_encode(data: _Bytes) -> _Bytes:
+    return np.frombuffer(cramjam.lz4.compress_block(data, store_size=False), np.uint8)
+
+
+def _lz4block_decode_into(data: _Stored, out: _Bytes) -> int:
+    return cramjam.lz4.decompress_block_into(data, out, output_len=out.nbytes)
+
+
+def _lz4block_check(data: _Stored, nbytes: int) -> None:
+    if nbytes > _LZ4_MAX_RATIO * len(data):
+        raise ValueError(f"{nbytes} bytes expected, {len(data)} stored bytes cannot hold as many")
+
+
+LOSSLESS = "lz4block"
 """The codec of presets and of pixels without a file."""
 _PIXELS = b"OCRSPIX1"  # no picture file starts like this
 
@@ -116,14 +124,18 @@ def _pixels_encode(data: _Bytes) -> _Bytes:
 
 
 CODECS = {
-    "raw": Codec(lambda data: data, None),
-    "zstd": Codec(_zstd_encode, _zstd_decode),
-    "lz4": Codec(_lz4_encode, _lz4_decode),
+    "raw": Codec(lambda data: data),
+    "zstd": Codec(_zstd_encode, cramjam.zstd.decompress_into, _zstd_check),
+    "lz4": Codec(_lz4_encode, cramjam.lz4.decompress_into, _lz4_check),
+    "lz4block": Codec(_lz4block_encode, _lz4block_decode_into, _lz4block_check, "lz4block"),
     # the source's own bytes; store.py has them decoded to a picture
-    "jpeg": Codec(None, None),
-    "file": Codec(_pixels_encode, None),
+    "jpeg": Codec(None),
+    "file": Codec(_pixels_encode, feature="file"),
 }
 """All codecs, by the name they have in the manifest."""
+
+KNOWN_FEATURES = frozenset(codec.feature for codec in CODECS.values() if codec.feature)
+"""Required features this version understands; a store that needs any other is refused."""
 
 
 def encode_row(column: Column, array: npt.NDArray[Any]) -> _Bytes:
@@ -134,12 +146,14 @@ def encode_row(column: Column, array: npt.NDArray[Any]) -> _Bytes:
     return encode(array.reshape(-1).view(np.uint8))
 
 
-def is_picture_file(column: Column, data: memoryview) -> bool:
+def is_picture_file(column: Column, data: _Stored) -> bool:
     """Return whether a row is a picture's own file, which `ocrstore.decode` decodes."""
-    return column.codec == "jpeg" or (column.codec == "file" and data[: len(_PIXELS)] != _PIXELS)
+    return column.codec == "jpeg" or (
+        column.codec == "file" and bytes(data[: len(_PIXELS)]) != _PIXELS
+    )
 
 
-def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, where: str) -> None:
+def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, where: object) -> None:
     """Raise DecodeError if a row of this shape has more bytes, before anything is allocated."""
     nbytes = column.nbytes_of(shape)
     if nbytes > limit:
@@ -151,36 +165,63 @@ def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, wher
 
 def decode_row(
     column: Column,
-    data: memoryview,
+    data: _Stored,
     shape: tuple[int, ...],
     *,
-    where: str,
+    where: object,
     limit: int = DEFAULT_MAX_ROW_NBYTES,
+    empty: Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] = np.empty,
 ) -> npt.NDArray[Any]:
-    """Decode a compressed row into a new, read-only array.
+    """Decode a compressed row into an array from `empty`.
 
     Raises:
         DecodeError: It has more than `limit` bytes; FORMAT.md 5.4.
         CorruptStoreError: It does not decode to exactly the bytes of its shape.
     """
-    import pyarrow as pa
-
-    codec = column.codec
-    if codec == "file" and not is_picture_file(column, data):
-        codec, data = LOSSLESS, data[len(_PIXELS) :]
-    decode = CODECS[codec].decode
-    if decode is None:
-        raise TypeError(f"this row of a {codec} column is not compressed")
+    if column.codec == "file":  # the pixels of a picture without a file
+        column, data = replace(column, codec=LOSSLESS), data[len(_PIXELS) :]
     check_row_nbytes(column, shape, limit, where=where)
     nbytes = column.nbytes_of(shape)
     try:
-        # FORMAT.md 5.4: the stored bytes of an empty array do not count
-        decoded = decode(data, nbytes) if nbytes else np.empty(0, np.uint8)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as exc:
-        raise CorruptStoreError(
-            f"{where}: its {column.codec} bytes cannot be decoded to shape {shape} ({exc}). Run "
-            "`ocrstore verify`; restore the file from a copy or build it again."
-        ) from exc
-    array: npt.NDArray[Any] = decoded.view(column.numpy_dtype).reshape(shape)
-    array.flags.writeable = False  # Arrow's buffers are writable
+        if nbytes:
+            CODECS[column.codec].check(data, nbytes)
+        array = empty(shape, column.numpy_dtype)
+    except (ValueError, MemoryError) as exc:
+        raise _undecodable(column, shape, where, exc) from exc
+    decode_row_into(column, data, array, where=where)
     return array
+
+
+def decode_row_into(
+    column: Column, data: _Stored, out: npt.NDArray[Any], *, where: object
+) -> None:
+    """Decode a compressed row into `out`, a C-contiguous array of its shape.
+
+    Releases the GIL, allocates nothing, and writes nothing outside of `out`. After an error the
+    content of `out` is undefined.
+
+    Raises:
+        CorruptStoreError: It does not decode to exactly the bytes of `out`.
+    """
+    decode_into = CODECS[column.codec].decode_into
+    if decode_into is None:
+        raise TypeError(f"rows of a {column.codec} column are not compressed")
+    if not out.flags.c_contiguous:
+        raise ValueError("rows are decoded into C-contiguous memory only")
+    if not out.nbytes:
+        return  # FORMAT.md 5.4: the stored bytes of an empty array do not count
+    try:
+        found = decode_into(data, out.reshape(-1).view(np.uint8))
+        if found != out.nbytes:
+            raise ValueError(f"{out.nbytes} bytes expected, {found} found")
+    except (cramjam.DecompressionError, ValueError, MemoryError) as exc:
+        raise _undecodable(column, out.shape, where, exc) from exc
+
+
+def _undecodable(
+    column: Column, shape: tuple[int, ...], where: object, exc: Exception
+) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"{where}: its {column.codec} bytes cannot be decoded to shape {shape} ({exc}). Run "
+        "`ocrstore verify`; restore the file from a copy or build it again."
+    )

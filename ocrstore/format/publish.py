@@ -25,7 +25,6 @@ from ocrstore.format.columns import Column
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, serialize
 from ocrstore.format.layout import (
-    FORMAT_VERSION,
     INDEX_MAGIC,
     INDEX_PREFIX,
     MANIFEST_MAGIC,
@@ -39,6 +38,7 @@ from ocrstore.format.manifest import (
     MAX_JSON_DEPTH,
     MAX_MANIFEST_NBYTES,
     Manifest,
+    needed_version,
     encode_json,
     json_depth_fits,
 )
@@ -126,7 +126,7 @@ def publish_generation(
         fingerprint=fingerprint(index),
         history=tuple(history),
         metadata=metadata,
-        version=FORMAT_VERSION,
+        version=needed_version(columns),
     )
     described = manifest.to_json()
     if len(described) > MAX_MANIFEST_NBYTES:
