@@ -89,6 +89,7 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("train", store, "--out", out / "run2", "--resume", checkpoint, *train),
         ("view", store, "--predictions", images, "--no-browser"),
         ("compact", store),
+        ("convert", store, out / "converted.ocrs", "--preset", "small"),
     ]
 
 
