@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ocrstore.buffers import BufferPool
+from ocrstore.buffers import BufferPool, scratch_bytes
 from ocrstore.errors import (
     CorruptStoreError,
     DecodeError,
@@ -38,8 +38,9 @@ Array: TypeAlias = "npt.NDArray[Any]"
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], Array]"
 """Returns uninitialized memory, as `numpy.empty` does."""
 
-DECODED = BufferPool(kept_nbytes=1 << 28)
-"""Memory for decoded rows and batches, reused when nothing refers to them any more."""
+_FIXED = BufferPool(kept_nbytes=1 << 28)
+"""Memory for decoded rows and batches of columns of fixed shape."""
+_SMALL_NBYTES = 1 << 16
 
 
 class StoredColumn:
@@ -143,11 +144,20 @@ class StoredColumn:
                 shape,
                 where=_Place(self, row),
                 limit=self._max_row_nbytes,
-                empty=DECODED.empty,
+                empty=self._empty,
             )
-        array = DECODED.empty(shape, self._dtype)
+        array = self._empty(shape, self._dtype)
         np.copyto(array, self._one(row))
         return array
+
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return uninitialized memory for a row, used again if that is worth it."""
+        nbytes = self.spec.nbytes_of(shape)
+        if nbytes < _SMALL_NBYTES:
+            return np.empty(shape, dtype)
+        if self.spec.is_fixed:
+            return _FIXED.empty(shape, dtype)
+        return scratch_bytes((nbytes,)).view(dtype).reshape(shape)
 
     def decode_into(self, row: int, out: Array) -> None:
         """Decode a row into `out`, C-contiguous and of the row's shape; for compressed columns.
@@ -201,7 +211,7 @@ class StoredColumn:
         if not self.spec.is_raw:
             where = f"{self.path}: column {self.name!r}"
             check_row_nbytes(self.spec, self._fixed_shape, self._max_row_nbytes, where=where)
-        return DECODED.empty((count, *self._fixed_shape), self._dtype)
+        return _FIXED.empty((count, *self._fixed_shape), self._dtype)
 
 
 class _Place(NamedTuple):

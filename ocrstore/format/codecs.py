@@ -192,9 +192,7 @@ def decode_row(
     return array
 
 
-def decode_row_into(
-    column: Column, data: _Stored, out: npt.NDArray[Any], *, where: object
-) -> None:
+def decode_row_into(column: Column, data: _Stored, out: npt.NDArray[Any], *, where: object) -> None:
     """Decode a compressed row into `out`, a C-contiguous array of its shape.
 
     Releases the GIL, allocates nothing, and writes nothing outside of `out`. After an error the

@@ -22,7 +22,13 @@ import torch
 
 from ocrstore.annotation import Annotation
 from ocrstore.buffers import BufferPool
-from ocrstore.errors import OCRStoreError, SchemaError, StoreChangedError
+from ocrstore.errors import (
+    CorruptStoreError,
+    DecodeError,
+    OCRStoreError,
+    SchemaError,
+    StoreChangedError,
+)
 from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.stopwatch import lap
 from ocrstore.torch.annotations import polygons_in_view, raw_size
@@ -87,7 +93,7 @@ class AugmentedView:
             computed = Computed(image=copied)
             lap("annotations")
             computed.update(self._draw(made.image.shape, made.annotation))
-        except StoreChangedError:
+        except (StoreChangedError, CorruptStoreError, DecodeError):
             raise  # not the fault of the transform
         except Exception as exc:  # a transform may raise anything; OpenCV has its own exceptions
             where = f"{view.path}: sample {view.key(row)!r} (row {row})"
@@ -123,7 +129,7 @@ class AugmentedView:
             mapped = map_run(view.open_file(), layout, first)
             if mapped is not None:
                 return np.asarray(mapped[0])
-        return view.decoded(column, row)
+        return column.decoded(row)
 
     def _draw(self, shape: tuple[int, ...], annotation: Annotation) -> dict[str, Any]:
         if not self._maps:

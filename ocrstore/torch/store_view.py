@@ -27,6 +27,7 @@ from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store, StoredColumn, open_store, reopen_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
+from ocrstore.torch.memory.parallel_copy import decode_rows
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.views import StoredView, stored_views
 
@@ -148,26 +149,20 @@ class StoreView:
         if memory is not None:
             return memory.take(rows)
         column = self.column(name)
-        taken = [self.decoded(column, int(row)) for row in rows]
-        if column.spec.is_fixed and taken:
-            return np.stack(taken)
-        return taken
-
-    def decoded(self, column: StoredColumn, row: int) -> AnyArray:
-        """Return one row of any column as a writable array."""
-        array: AnyArray = column[row]
-        return array if array.flags.writeable and array.flags.owndata else array.copy()
+        if not column.spec.is_fixed:
+            return [column.decoded(int(row)) for row in rows]
+        batch = column.empty_batch(len(rows))
+        decode_rows(column, rows, batch)
+        return batch
 
     def copy(self, name: str, rows: IntArray, out: AnyArray) -> None:
-        """Copy rows of a column from the file into `out`."""
+        """Copy or decode rows of a column of fixed shape straight into `out`."""
         self.check()
         memory = self.memory.get(name)
         if memory is not None:
             memory.copy(rows, out)
-            return
-        column = self.column(name)
-        for position, row in enumerate(rows.tolist()):
-            np.copyto(out[position], column[row])
+        else:
+            decode_rows(self.column(name), rows, out)
 
     def ranges(
         self, rows: IntArray, *, names: tuple[str, ...] | None = None
