@@ -115,8 +115,8 @@ def verify(
 ) -> Verification | SourceCheck:
     """Read the whole file and check every byte, or compare a store with its source.
 
-    Rows are compared with their hashes, and decoded unless they are raw. Takes no lock; if the store was changed meanwhile and something looks wrong, the check is
-    repeated.
+    Rows are compared with their hashes, and decoded unless they are raw. Takes no lock; if the
+    store was changed meanwhile and something looks wrong, the check is repeated.
 
     Args:
         path: The store.

@@ -148,7 +148,7 @@ def convert(
 
 
 def _require_same_recipe(inputs: Sequence[Store]) -> None:
-    """Raise RecipeMismatchError unless all stores have the same views and columns but for codecs."""
+    """Raise RecipeMismatchError unless views and columns are the same, except for codecs."""
     first = _described(inputs[0])
     for other in inputs[1:]:
         lines = diff_json(first, _described(other))
@@ -210,8 +210,8 @@ def _require_same_decoders(inputs: Sequence[Store], columns: Mapping[str, Column
             if families.setdefault(kind, family) != family:
                 raise RecipeMismatchError(
                     f"{store.path} cannot be merged: its {shown(kind)} pictures were decoded by "
-                    f"{shown(family)}, those of another store by {shown(families[kind])}. Build one "
-                    "of them again."
+                    f"{shown(family)}, those of another store by {shown(families[kind])}. Build "
+                    "one of them again."
                 )
         decodes = IMAGE in columns and store.columns[IMAGE].holds_files
         if recorded and decodes and not columns[IMAGE].holds_files:

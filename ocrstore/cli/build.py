@@ -115,20 +115,19 @@ def _print_sizes(expected: Estimate) -> None:
         f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "
         f"{counted(expected.samples, 'picture')} (measured on {expected.measured})"
     )
-    costs = Table(
-        "preset", "bytes", "a sample into a batch", "its picture for transform=", box=None
-    )
+    costs = Table("preset", "bytes", "to a batch", "to transform=", "", box=None)
     for preset, cost in expected.presets.items():
-        mark = " (default)" if preset == DEFAULT_PRESET else ""
         costs.add_row(
-            f"--preset {preset}{mark}",
+            f"--preset {preset}",
             human_bytes(cost.nbytes),
             f"{1e3 * cost.batch_seconds:.2f} ms",
             f"{1e3 * cost.picture_seconds:.2f} ms",
+            "(default)" if preset == DEFAULT_PRESET else "",
         )
     out.print(costs)
     out.print(
-        "one core, from the page cache; with fast, sequential batches are views and need no copy",
+        "to a batch: copying or decoding a sample on one core; with fast, sequential batches are "
+        "views and need no copy. To transform=: reading its whole picture for augmentation.",
         style="dim",
     )
 

@@ -38,9 +38,9 @@ from ocrstore.format.manifest import (
     MAX_JSON_DEPTH,
     MAX_MANIFEST_NBYTES,
     Manifest,
-    needed_version,
     encode_json,
     json_depth_fits,
+    needed_version,
 )
 from ocrstore.format.row_groups import Container
 from ocrstore.version import __version__

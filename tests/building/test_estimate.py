@@ -72,7 +72,7 @@ def test_presets_are_estimated_for_pictures_of_all_formats(dataset):
     """Sizes and times of each preset; those of a build with it are nearly the same."""
     dataset.fill(3)
     dataset.add("x.png", encode(draw(), ".png"))
-    dataset.add("x.bmp", encode(draw(), ".bmp"))
+    dataset.add("y.bmp", encode(draw(), ".bmp"))
     views = (View("v", Recipe.make(size=SIZE), default=True),)
     expected = estimate(open_source(dataset.images), views)
     for preset, cost in expected.presets.items():
