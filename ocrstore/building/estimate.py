@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import shutil
-import timeit
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ class PresetCost:
     batch_seconds: float
     """To copy or decode a sample's view into a batch; with codec raw a batch needs no copy."""
     picture_seconds: float
-    """To read the picture that `transform=` starts from, besides the transform itself."""
+    """To decode the picture that `transform=` starts from; 0 if it is a view of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Estimate:
         seconds = {name: self.seconds[name][codec] for name, codec in codecs.items()}
         return PresetCost(
             sum(self.nbytes[name][codec] for name, codec in codecs.items()),
-            sum(time for name, time in seconds.items() if name != IMAGE),
+            sum(each for name, each in seconds.items() if name != IMAGE),
             seconds.get(IMAGE, seconds.get(TENSOR, 0.0)),
         )
 
@@ -130,10 +129,7 @@ def estimate(
     chosen = {
         name: "file" if column.holds_files else column.codec for name, column in columns.items()
     }
-    seconds = {
-        name: {codec: float(np.mean(values)) for codec, values in found.seconds.items()}
-        for name, found in measured.items()
-    }
+    seconds = {name: found.seconds() for name, found in measured.items()}
     return Estimate(len(source), len(raw_images), chosen, scaled, seconds)
 
 
@@ -143,32 +139,46 @@ class _Measured:
     def __init__(self, name: str, column: Column) -> None:
         self._column = column
         self._is_image = name == IMAGE
+        self._rows: dict[str, list[tuple[memoryview, tuple[int, ...]]]] = {}
         self.nbytes: dict[str, list[int]] = {}
-        self.seconds: dict[str, list[float]] = {}
 
     def add(self, value: npt.NDArray[Any] | FileBytes) -> None:
-        """Encode and read a row in every codec; a picture's file is read as it is."""
+        """Encode a row in every codec; a picture's file is taken as it is."""
         codecs = [codec for codec in CODECS if codec not in ("jpeg", "file")]
         if isinstance(value, FileBytes):
-            value = self._read("file", memoryview(value.data), value.shape)
+            data, shape = memoryview(value.data), value.shape
+            self._keep("file", data, shape)
+            spec = replace(self._column, codec="file")
+            value = decode_stored(spec, data, shape, where="a sample")
         elif self._is_image:
             codecs.append("file")
         for codec in codecs:
             spec = replace(self._column, codec=codec)
-            self._read(codec, encode_row(spec, value).data, value.shape)
+            self._keep(codec, encode_row(spec, value).data, value.shape)
 
-    def _read(self, codec: str, stored: memoryview, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        spec = replace(self._column, codec=codec)
-        if spec.is_raw:
-            array = np.frombuffer(stored, spec.numpy_dtype).reshape(shape)
-            read: Callable[[], npt.NDArray[Any]] = array.copy
-        else:
-            read = partial(decode_stored, spec, stored, shape, where="a sample")
-        # the second time counts: the first one also loads libraries
-        _, second = (timeit.timeit(read, number=1) for _ in range(2))
+    def _keep(self, codec: str, stored: memoryview, shape: tuple[int, ...]) -> None:
         self.nbytes.setdefault(codec, []).append(stored.nbytes)
-        self.seconds.setdefault(codec, []).append(second)
-        return read()
+        if not (self._is_image and codec == "raw"):  # large, and used in place
+            self._rows.setdefault(codec, []).append((stored, shape))
+
+    def seconds(self) -> dict[str, float]:
+        """Read all rows, codec by codec, and return the median time of one; 0 for views."""
+        found = dict.fromkeys(self.nbytes, 0.0)
+        for codec, rows in self._rows.items():
+            spec = replace(self._column, codec=codec)
+            found[codec] = float(np.median([_time_reading(spec, *row) for row in rows]))
+        return found
+
+
+def _time_reading(spec: Column, stored: memoryview, shape: tuple[int, ...]) -> float:
+    """Return the seconds in which a row is copied or decoded into memory that is used again."""
+    out = np.zeros(shape, spec.numpy_dtype)
+    started = time.perf_counter()
+    if spec.is_raw:
+        np.copyto(out, np.frombuffer(stored, spec.numpy_dtype).reshape(shape))
+    else:
+        decode_stored(spec, stored, shape, where="a sample", empty=lambda *_: out)
+    return time.perf_counter() - started
 
 
 def check_disk_space(plan: BuildPlan, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> None:

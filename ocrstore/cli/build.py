@@ -127,7 +127,7 @@ def _print_sizes(expected: Estimate) -> None:
     out.print(costs)
     out.print(
         "to a batch: copying or decoding a sample on one core; with fast, sequential batches are "
-        "views and need no copy. To transform=: reading its whole picture for augmentation.",
+        "views and need no copy. To transform=: decoding its whole picture for augmentation.",
         style="dim",
     )
 

@@ -78,7 +78,7 @@ def test_presets_are_estimated_for_pictures_of_all_formats(dataset):
     for preset, cost in expected.presets.items():
         report = build(dataset.images, dataset.store, size=SIZE, preset=preset, workers=0)
         assert report.ok and cost.nbytes == pytest.approx(sum(report.columns.values()), rel=0.05)
-        assert cost.batch_seconds > 0 and cost.picture_seconds > 0
+        assert cost.batch_seconds > 0 and (cost.picture_seconds > 0) == (preset != "fast")
 
 
 def test_the_advised_build_is_as_large_as_advised(dataset, expected):
