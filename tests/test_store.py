@@ -77,7 +77,7 @@ def test_history_tells_what_was_done(make_store):
 
 
 def test_file_columns_take_files_and_pixels(tmp_path):
-    """A file is kept as it is, pixels without one are compressed; damage names sample and column."""
+    """A file is kept as it is, pixels without one are compressed; damage names its place."""
     simplejpeg = pytest.importorskip("simplejpeg")
     pixels = np.full((48, 64, 3), 7, np.uint8)
     jpeg = simplejpeg.encode_jpeg(pixels, quality=95)
@@ -96,7 +96,7 @@ def test_file_columns_take_files_and_pixels(tmp_path):
     with (tmp_path / "a.ocrs").open("r+b") as file:
         file.seek(int(store["image"].offsets[1]) + 8)
         file.write(b"\xff" * 12)
-    with pytest.raises(ocrstore.CorruptStoreError, match="'pixels'.*column 'image'"):
+    with pytest.raises(ocrstore.CorruptStoreError, match=r"'pixels'.*column 'image'"):
         ocrstore.open(tmp_path / "a.ocrs")["image"][1]
 
 
