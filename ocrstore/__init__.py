@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ocrstore.format.compact import compact
     from ocrstore.format.writer import Writer, create, edit
     from ocrstore.recipe import Recipe
+    from ocrstore.sources.given import SourceSample
     from ocrstore.store import Store, StoredColumn
     from ocrstore.store import open_store as open
     from ocrstore.verification import verify
@@ -56,6 +57,7 @@ _HOMES = {
     "Column": "ocrstore.format.columns",
     "Encoded": "ocrstore.format.columns",
     "Recipe": "ocrstore.recipe",
+    "SourceSample": "ocrstore.sources.given",
     "Store": "ocrstore.store",
     "StoredColumn": "ocrstore.store",
     "Writer": "ocrstore.format.writer",
@@ -83,6 +85,7 @@ __all__ = [
     "RecipeMismatchError",
     "SchemaError",
     "SourceError",
+    "SourceSample",
     "Store",
     "StoreBusyError",
     "StoreChangedError",

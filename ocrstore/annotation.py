@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -44,16 +44,37 @@ class Problem:
     """The polygon's position in its annotation, where it is about one."""
 
 
+class ReadableFile(Protocol):
+    """What is used of a file's path; members of archives and rows of tables have it, too."""
+
+    @property
+    def suffix(self) -> str:
+        """The last suffix of the name."""
+
+    def stat(self) -> os.stat_result:
+        """Return size and time."""
+
+    def read_bytes(self) -> bytes:
+        """Read the whole file."""
+
+    def open(self, mode: Any = ...) -> Any:
+        """Open it for reading."""
+
+    def __fspath__(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
-class SourceSample:
-    """A picture on disk with its annotation, before decoding."""
+class FoundSample:
+    """A picture of a source with its annotation, before decoding."""
 
     key: str
-    path: Path
+    path: ReadableFile
     polygons: tuple[Polygon, ...] = ()
     annotated: bool = True
     """False for a picture without any annotation, which is not the same as no text."""
     problems: tuple[Problem, ...] = field(default=())
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Further values for the index."""
 
 
 class Annotation(NamedTuple):

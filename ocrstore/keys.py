@@ -8,9 +8,13 @@ does not decode `\xNN`, and (Windows) a lone surrogate `\uNNNN`. Every other nam
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+import xxhash
 
 _ESCAPED = re.compile(r"[\\\ud800-\udfff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_LINE_END = re.compile(r"\\(\\|n|r)")
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
@@ -45,6 +49,29 @@ def key_of(relative: str) -> str:
 def path_of(key: str) -> str:
     """Turn a key back into the relative POSIX path it was made from; the inverse of `key_of`."""
     return _ESCAPE.sub(_unescape, key)
+
+
+def to_lines(keys: Iterable[str]) -> str:
+    r"""Return a text with a key in each line; line ends inside of a key become `\n` and `\r`."""
+    escaped = (key.replace("\n", "\\n").replace("\r", "\\r") for key in keys)
+    return "".join(f"{key}\n" for key in escaped)
+
+
+def from_lines(text: str) -> list[str]:
+    """Return the keys of a text that `to_lines` wrote; empty lines are skipped."""
+    ends = {"n": "\n", "r": "\r"}
+    lines = (line.removesuffix("\r") for line in text.split("\n"))
+    # a backslash of a name is doubled in its key, so that a single one begins an escape
+    return [_LINE_END.sub(lambda m: ends.get(m[1], m[0]), line) for line in lines if line]
+
+
+def fraction_of(key: str) -> float:
+    """Return a number in [0, 1) that follows from the key alone, evenly spread over keys.
+
+    For parts of a data set that stay the same when samples are added: a tenth is all keys below
+    0.1, and a larger part contains the smaller one.
+    """
+    return xxhash.xxh3_64_intdigest(key.encode()) / 2**64
 
 
 def shown(text: object) -> str:

@@ -97,6 +97,10 @@ def verify(
     source: StrPath,
     annotations: StrPath | None = None,
     format: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    columns_map: Mapping[str, str] | None = None,
+    stored_only: bool = False,
     maps: StrPath | None = None,
     allow_modules: Sequence[str] = (),
     sample: int | None = None,
@@ -120,11 +124,12 @@ def verify(
 
     Args:
         path: The store.
-        source: The folder of pictures. Every sample is derived from it again and compared bit by
-            bit with the store, instead of checking the file.
+        source: The pictures, as for `build`. Every sample is derived from them again and compared
+            bit by bit with the store, instead of checking the file.
         quick: Compare rows with their hashes only, and decode nothing.
-        annotations: With `source`, as in `build`; so are `format`, `maps`, `allow_modules` and
-            `workers`.
+        annotations: With `source`, as in `build`; so are `format`, `include`, `exclude`,
+            `columns_map`, `maps`, `allow_modules` and `workers`.
+        stored_only: With `source`: its pictures that are not in the store are no findings.
         sample: With `source`: compare only so many samples, chosen at random.
         progress: Called with (done, total), in bytes; with `source`, in samples.
 

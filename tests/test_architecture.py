@@ -36,7 +36,7 @@ view_bound    : errors metadata
 problems      : annotation
 geometry      : errors
 # source -> decode -> recipe
-sources       : annotation errors keys problems
+sources       : annotation errors keys problems | decode
 decode        : errors format geometry
 maps          : buffers errors schema
 pipeline      : errors geometry
@@ -53,22 +53,23 @@ metadata pipeline problems recipe schema shared_slots sources store verification
 view_bound views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors stopwatch
-torch         : annotation buffers errors machine pipeline schema stopwatch store views whole_file \
-| augment maps metadata recipe shared_slots
+torch         : annotation buffers errors keys machine pipeline schema stopwatch store views \
+whole_file | augment maps metadata recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
-dbnet         : annotation decode errors evaluation geometry machine pipeline recipe schema \
-sources store torch views whole_file
+dbnet         : annotation decode errors evaluation geometry inspection keys machine pipeline \
+recipe schema sources store torch views whole_file
 # looking at a store
 inspection    : annotation errors format metadata schema store verification view_bound \
 views | keys sources
-report        : annotation errors inspection problems schema store version views whole_file
-viewer        : annotation errors evaluation geometry schema store views
+report        : annotation errors evaluation inspection problems schema store version views \
+whole_file
+viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : annotation building decode errors export format inspection interrupts keys machine \
 maps problems recipe report schema sources store verification version view_bound views \
 | dbnet evaluation pipeline torch viewer
 __main__      : interrupts | cli
-__init__      : errors version | building format recipe store verification
+__init__      : errors version | building format recipe sources store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")

@@ -146,7 +146,7 @@ def train(store, _good):
 
 def view(store, _good):
     """Describe every sample for the page."""
-    catalog = Catalog(store, None)
+    catalog = Catalog(store)
     try:
         json.dumps(plain(catalog.facts()), allow_nan=False)
         for row in range(len(store)):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ocrstore.keys import shown
+from ocrstore.keys import fraction_of, from_lines, shown, to_lines
 from ocrstore.sources import key_of, path_of
 
 
@@ -54,3 +54,20 @@ def test_shown_is_printable(name):
     text = shown(os.fsdecode(name))
     text.encode("utf-8")
     assert "\n" not in text and "\x1b" not in text
+
+
+def test_a_share_of_keys():
+    """A tenth of many keys lies below 0.1, always the same ones, whatever the others are."""
+    keys = [f"img_{number}.jpg" for number in range(4000)]
+    tenth = [key for key in keys if fraction_of(key) < 0.1]
+    assert 320 < len(tenth) < 480
+    assert tenth[:3] == ["img_15.jpg", "img_17.jpg", "img_18.jpg"]
+    assert all(0 <= fraction_of(key) < 1 for key in ("", "日本.jpg"))
+
+
+@given(st.lists(st.text(min_size=1, max_size=20).map(key_of)))
+def test_a_file_of_keys(keys):
+    """A key a line, whatever line ends and backslashes the names have."""
+    text = to_lines(keys)
+    assert text.count("\n") == len(keys) and from_lines(text) == keys
+    assert from_lines("a.jpg\r\n\nb c.jpg") == ["a.jpg", "b c.jpg"]

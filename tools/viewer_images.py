@@ -178,7 +178,7 @@ def main() -> None:
         options.add_argument(flag)
     with tempfile.TemporaryDirectory() as folder:
         make_data(Path(folder))
-        live = Live(Path(folder) / "street.ocrs", predictions=Path(folder) / "boxes.json")
+        live = Live(Path(folder) / "street.ocrs", predictions=[Path(folder) / "boxes.json"])
         viewer = Viewer(live)
         thread = threading.Thread(target=viewer.run)
         thread.start()

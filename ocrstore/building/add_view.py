@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,6 +65,9 @@ def add_view(
     images: StrPath | None = None,
     annotations: StrPath | None = None,
     format: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    columns_map: Mapping[str, str] | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> AddedView:
@@ -122,7 +125,14 @@ def add_view(
         specs = stored_columns((added,))
         source = None
         if images is not None:
-            source = open_source(images, annotations=annotations, format=format)
+            source = open_source(
+                images,
+                annotations=annotations,
+                format=format,
+                include=include,
+                exclude=exclude,
+                columns_map=columns_map,
+            )
         elif IMAGE not in store.columns:
             raise SourceError(
                 f"{target} has no pictures (no column `image`); give their folder with --source"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -14,9 +14,11 @@ from ocrstore.building.run import Options, Progress, execute
 from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.keys import fraction_of
 from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import DEFAULT_PRESET, Recipe, read_recipe
-from ocrstore.sources import open_source
+from ocrstore.sources import Source, open_source
+from ocrstore.sources.given import SourceSample, collect
 from ocrstore.views import IMPORTED, View
 
 StrPath = str | os.PathLike[str]
@@ -24,11 +26,15 @@ Size = int | Sequence[int] | Literal["auto"]
 
 
 def build(
-    images: StrPath,
+    images: StrPath | Iterable[SourceSample],
     out: StrPath,
     *,
     annotations: StrPath | None = None,
     format: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    columns_map: Mapping[str, str] | None = None,
+    share: tuple[float, float] | None = None,
     recipe: Recipe | StrPath | None = None,
     size: Size | None = None,
     columns: Sequence[str] | None = None,
@@ -46,16 +52,22 @@ def build(
     progress: Progress | None = None,
     announce: Callable[[BuildPlan], None] | None = None,
 ) -> BuildReport:
-    """Build a store from a folder of pictures, or update an existing one.
+    """Build a store from pictures, or update an existing one.
 
     Only new and changed pictures are processed. If the build is interrupted, killed or out of
     disk space, the published store is unchanged, and the same call resumes the build.
 
     Args:
-        images: The folder of pictures.
+        images: A folder of pictures, an archive, a list file or parquet files (see `open_source`);
+            or any iterable of `SourceSample`, which is iterated once.
         out: The store.
         annotations: A file or a folder; searched beside the pictures by default.
         format: The annotations' dialect; detected by default.
+        include: Patterns; only pictures whose key matches one are taken.
+        exclude: Patterns; pictures whose key matches one are left out.
+        columns_map: What is called differently in parquet files; see `open_source`.
+        share: Only the pictures whose keys have a hash between the two, from 0 to 1; stable when
+            pictures are added. (0, 0.9) and (0.9, 1) are two disjoint parts.
         recipe: A Recipe or a recipe file, instead of `size`, `columns`, `codecs` and `pipeline`.
         size: Longest side, or (height, width), or "auto": the smallest that allows 0.98 of the
             H-mean that full size allows; the plan's reasons say which, and why.
@@ -90,25 +102,55 @@ def build(
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     permit_modules(allow_modules)
-    plan, options = prepare(
-        images,
-        out,
-        annotations=annotations,
-        format=format,
-        recipe=make_recipe(recipe, size, columns, codecs, pipeline, preset),
-        told=codecs or {} if recipe is None and preset is None else None,
-        auto_size=size == AUTO,
-        view=view,
-        maps=maps,
-        workers=workers,
-        on_error=on_error,
-        force=force,
-        drop_annotations=drop_annotations,
-        max_pixels=max_pixels,
-    )
-    if announce is not None:
-        announce(plan)
-    return execute(plan, options.with_progress(progress))
+    # pictures that are no files are kept in one until the store is complete
+    spool = Path(out).with_name(f".{Path(out).name}.samples")
+    try:
+        if isinstance(images, (str, os.PathLike)):
+            source = open_source(
+                images,
+                annotations=annotations,
+                format=format,
+                include=include,
+                exclude=exclude,
+                columns_map=columns_map,
+            )
+        else:
+            source = collect(images, spool)
+        plan, options = prepare(
+            source if share is None else part_of(source, share),
+            out,
+            recipe=make_recipe(recipe, size, columns, codecs, pipeline, preset),
+            told=codecs or {} if recipe is None and preset is None else None,
+            auto_size=size == AUTO,
+            view=view,
+            maps=maps,
+            workers=workers,
+            on_error=on_error,
+            force=force,
+            drop_annotations=drop_annotations,
+            max_pixels=max_pixels,
+            trust_dialect=format is not None,
+        )
+        if announce is not None:
+            announce(plan)
+        return execute(plan, options.with_progress(progress))
+    finally:
+        spool.unlink(missing_ok=True)
+
+
+def part_of(source: Source, share: tuple[float, float]) -> Source:
+    """Return the pictures whose keys have a hash in a range of [0, 1).
+
+    Raises:
+        SourceError: There is none.
+    """
+    low, high = share
+    keys = {key for key in source.keys if low <= fraction_of(key) < high}
+    if not keys:
+        raise SourceError(
+            f"{source.description}: no key has a hash from {low:g} to {high:g}; give a larger share"
+        )
+    return source.only(keys)
 
 
 def make_recipe(
@@ -148,11 +190,9 @@ def make_recipe(
 
 
 def prepare(
-    images: StrPath,
+    source: Source,
     out: StrPath,
     *,
-    annotations: StrPath | None,
-    format: str | None,
     recipe: Recipe,
     view: str | None,
     maps: StrPath | None,
@@ -163,6 +203,7 @@ def prepare(
     max_pixels: int,
     told: Mapping[str, str] | None = None,
     auto_size: bool = False,
+    trust_dialect: bool = False,
     measuring: Tell | None = None,
 ) -> tuple[BuildPlan, Options]:
     """Check the arguments, choose the size if it is left open, plan the build; writes nothing."""
@@ -179,7 +220,6 @@ def prepare(
         if not folder.is_dir():
             raise SourceError(f"{folder}: no such folder of map files")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
-    source = open_source(images, annotations=annotations, format=format)
     chosen: tuple[str, ...] = ()
     if auto_size:
         scenes = source_scenes(source, max_pixels=max_pixels)
@@ -196,5 +236,5 @@ def prepare(
         told=told,
     )
     plan = replace(plan, reasons=(*chosen, *plan.reasons))
-    options = Options(workers, on_error, max_pixels, trust_dialect=format is not None)
+    options = Options(workers, on_error, max_pixels, trust_dialect=trust_dialect)
     return plan, options

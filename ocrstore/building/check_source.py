@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.annotation import Problem, SourceSample
+from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, FileBytes, Job, Task, largest_picture
 from ocrstore.building.plan import lost_annotations, not_its_folder
@@ -56,8 +56,12 @@ def check_source(
     *,
     annotations: StrPath | None = None,
     format: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    columns_map: Mapping[str, str] | None = None,
     maps: StrPath | None = None,
     allow_modules: Sequence[str] = (),
+    stored_only: bool = False,
     sample: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -65,13 +69,14 @@ def check_source(
     """Derive the samples of a store from their source again and compare all bits.
 
     Pictures that are not in the store are findings, too, unless they cannot be used; with `sample`
-    they are not checked. A folder that has none of the store's samples is one finding, and so are
-    annotations that were not found.
+    or `stored_only` they are not checked. A folder that has none of the store's samples is one
+    finding, and so are annotations that were not found.
 
     Args:
         path: The store.
-        images: The folder of pictures; `annotations`, `format`, `maps`, `allow_modules` and
-            `workers` as in `build`.
+        images: The source; `annotations`, `format`, `include`, `exclude`, `columns_map`, `maps`,
+            `allow_modules` and `workers` as in `build`.
+        stored_only: Pictures of the source that are not in the store are no findings.
         sample: Compare only so many samples, chosen at random, the same each time.
         progress: Called with (done, total) after each sample.
 
@@ -89,7 +94,14 @@ def check_source(
         imported = any(v.recipe.map_algorithm.startswith(IMPORTED) for v in views)
         if imported and maps is None:
             raise SourceError(f"{path} was built with map files; give their folder with --maps")
-        source = open_source(images, annotations=annotations, format=format)
+        source = open_source(
+            images,
+            annotations=annotations,
+            format=format,
+            include=include,
+            exclude=exclude,
+            columns_map=columns_map,
+        )
         result = SourceCheck(str(path), source.description, of=len(store))
         limit = max(DEFAULT_MAX_PIXELS, largest_picture(store))
         folder = Path(maps) if maps is not None else None
@@ -98,7 +110,8 @@ def check_source(
         missing = [key for key in store.keys if key not in there]
         if missing and len(missing) == len(store):
             # one finding, not one for every sample: it is probably the wrong folder
-            result.findings.append(Finding(not_its_folder(len(store), source.images)))
+            place = source.images or "these samples"
+            result.findings.append(Finding(not_its_folder(len(store), place)))
             return result
         lost = lost_annotations(store, source)
         if lost:  # no difference between two states of a source: its annotations were not found
@@ -109,9 +122,9 @@ def check_source(
         ]
         known = set(store.keys)
         keys = [key for key in source.keys if key in known]
-        if sample is None:
+        if sample is None and not stored_only:
             keys = list(source.keys)
-        elif sample < len(keys):
+        elif sample is not None and sample < len(keys):
             keys = sorted(random.Random(0).sample(keys, sample))
         with deriver(job, len(keys), workers) as pool:
             outcomes = pool.derive_all(_tasks(source, keys))
@@ -128,7 +141,7 @@ def _tasks(source: Source, keys: list[str]) -> Iterator[Task]:
         yield Task(source[key])
 
 
-def _note_problems(sample: SourceSample, result: SourceCheck) -> None:
+def _note_problems(sample: FoundSample, result: SourceCheck) -> None:
     """Note what a build leaves out of the annotation; it is not in the store to be compared."""
     result.notes += [
         f"{sample.key}: {problem.message} ({problem.kind})"

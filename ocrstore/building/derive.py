@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ocrstore.annotation import AnnotationReader, Polygon, Problem, SourceSample
+from ocrstore.annotation import AnnotationReader, FoundSample, Polygon, Problem, ReadableFile
 from ocrstore.building.map_files import find_maps, import_maps
 from ocrstore.decode import (
     DEFAULT_MAX_PIXELS,
@@ -96,7 +96,7 @@ class Job:
 class Task:
     """One sample to derive: from its file, or from its row in the job's store."""
 
-    sample: SourceSample
+    sample: FoundSample
     row: int | None = None
 
 
@@ -151,7 +151,7 @@ class Deriver:
         return derive_stored(self._store, task.row, self._job, reserve=reserve)
 
 
-def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) -> Derived:
+def derive(sample: FoundSample, job: Job, *, reserve: Reserve | None = None) -> Derived:
     """Derive all columns and attributes of a sample from its picture's file.
 
     Args:
@@ -202,6 +202,7 @@ def derive(sample: SourceSample, job: Job, *, reserve: Reserve | None = None) ->
         "source_hash": file.hash,
         "annotation_hash": annotation_hash(sample, job.maps_folder),
         "problems": [f"{problem.kind}: {problem.message}" for problem in problems],
+        **sample.attributes,
     }
     return Derived(sample.key, columns, attributes, tuple(problems))
 
@@ -225,7 +226,7 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
     return Derived(key, columns, stored, tuple(problems))
 
 
-def stored_sample(store: Store, row: int) -> SourceSample:
+def stored_sample(store: Store, row: int) -> FoundSample:
     """Return a stored sample as a source would give it; its polygons are upright."""
     reader = AnnotationReader(store, row=row)
     parts = reader.annotation(0)
@@ -234,7 +235,7 @@ def stored_sample(store: Store, row: int) -> SourceSample:
         for points, ignored, text, language in zip(*parts[:4], strict=True)
     )
     annotated = reader.numbers("annotated", 1)
-    return SourceSample(store.keys[row], Path(), polygons, bool(annotated[0]))
+    return FoundSample(store.keys[row], Path(), polygons, bool(annotated[0]))
 
 
 def largest_picture(store: Store) -> int:
@@ -251,7 +252,7 @@ def needed_nbytes(job: Job, size: tuple[int, int]) -> int:
 
 
 def derive_view(
-    sample: SourceSample,
+    sample: FoundSample,
     view: View,
     pixels: Pixels,
     points: Points,
@@ -284,19 +285,21 @@ def derive_view(
 # --- files and hashes
 
 
-def file_state(path: Path) -> FileState:
+def file_state(path: ReadableFile) -> FileState:
     """Return a file's size and modification time; raises OSError."""
     found = path.stat()
     return FileState(found.st_size, found.st_mtime_ns)
 
 
-def read_picture(path: Path, key: str) -> PictureFile:
+def read_picture(path: ReadableFile, key: str) -> PictureFile:
     """Read a whole file, again if it changed meanwhile.
 
     Raises:
         SkippedPictureError: The file is missing, unreadable, or changed on every attempt.
     """
     try:
+        if not isinstance(path, Path):  # inside of another file, which looks for changes itself
+            return PictureFile(path.read_bytes(), file_state(path))
         for _ in range(_TRIES):
             with path.open("rb") as file:
                 before = os.fstat(file.fileno())
@@ -315,7 +318,7 @@ def read_picture(path: Path, key: str) -> PictureFile:
     raise SkippedPictureError(Problem("changing", message, key=key))
 
 
-def annotation_hash(sample: SourceSample, maps_folder: Path | None = None) -> int:
+def annotation_hash(sample: FoundSample, maps_folder: Path | None = None) -> int:
     """Hash a picture's annotation as the source gives it, and its map file; 64 bits, unsigned."""
     digest = xxhash.xxh3_64(b"annotated" if sample.annotated else b"not annotated")
     for polygon in sample.polygons:
@@ -324,6 +327,8 @@ def annotation_hash(sample: SourceSample, maps_folder: Path | None = None) -> in
         for text in (polygon.text, polygon.language):
             encoded = b"" if text is None else text.encode("utf-8", "surrogatepass")
             digest.update(struct.pack("<q", -1 if text is None else len(encoded)) + encoded)
+    if sample.attributes:
+        digest.update(repr(sorted(sample.attributes.items())).encode())
     path = None if maps_folder is None else find_maps(maps_folder, sample.key)
     if path is not None:
         try:
@@ -333,11 +338,11 @@ def annotation_hash(sample: SourceSample, maps_folder: Path | None = None) -> in
     return digest.intdigest()
 
 
-def _skip(kind: str, message: str, sample: SourceSample) -> SkippedPictureError:
+def _skip(kind: str, message: str, sample: FoundSample) -> SkippedPictureError:
     return SkippedPictureError(Problem(kind, message, key=sample.key))
 
 
-def _open(file: PictureFile, sample: SourceSample, max_pixels: int) -> EncodedPicture:
+def _open(file: PictureFile, sample: FoundSample, max_pixels: int) -> EncodedPicture:
     """Read the header and check the size against the limit, before anything is decoded."""
     try:
         return open_picture(file.data, max_pixels=max_pixels)
@@ -370,7 +375,7 @@ def _image_column(job: Job) -> tuple[str, str] | None:
 # fingerprint, and another wording would make existing stores differ from their source.
 
 
-def _mislabelled(sample: SourceSample, format: str) -> list[Problem]:
+def _mislabelled(sample: FoundSample, format: str) -> list[Problem]:
     suffix = sample.path.suffix.lower()
     if suffix in SUFFIXES[format]:
         return []
@@ -378,7 +383,7 @@ def _mislabelled(sample: SourceSample, format: str) -> list[Problem]:
     return [Problem("mislabelled", message, key=sample.key)]
 
 
-def _rotation_note(sample: SourceSample, orientation: int, frame: str) -> Problem:
+def _rotation_note(sample: FoundSample, orientation: int, frame: str) -> Problem:
     if frame == "upright":
         message = f"EXIF orientation {orientation}: its polygons fit the upright picture only; kept"
         return Problem("polygons-upright", message, key=sample.key)
@@ -387,7 +392,7 @@ def _rotation_note(sample: SourceSample, orientation: int, frame: str) -> Proble
     return Problem("polygons-rotated", message, key=sample.key)
 
 
-def _outside(sample: SourceSample, points: Points, height: int, width: int) -> list[Problem]:
+def _outside(sample: FoundSample, points: Points, height: int, width: int) -> list[Problem]:
     problems = []
     for position, polygon in enumerate(points):
         low, high = polygon.min(axis=0), polygon.max(axis=0)
@@ -398,7 +403,7 @@ def _outside(sample: SourceSample, points: Points, height: int, width: int) -> l
 
 
 def _draw(
-    sample: SourceSample,
+    sample: FoundSample,
     view: View,
     drawn: Pixels,
     matrix: Matrix,

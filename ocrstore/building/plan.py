@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ocrstore.annotation import AnnotationReader, Problem, SourceSample
+from ocrstore.annotation import AnnotationReader, FoundSample, Problem
 from ocrstore.building.derive import annotation_hash, file_state, read_picture
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import CorruptStoreError, SchemaError, SourceError
@@ -78,7 +78,7 @@ class BuildPlan:
         return name_work(
             "build",
             self.views,
-            images=Path(self.source.images),
+            images=self.source.images,
             families=dict(self.families or {}),
             maps_folder=self.maps_folder,
         )
@@ -92,7 +92,7 @@ class BuildPlan:
             or not set(self.old.keys).isdisjoint(self.source.keys)
         ):
             return ""
-        return not_its_folder(len(self.old), self.source.images)
+        return not_its_folder(len(self.old), self.source.images or "these samples")
 
     @property
     def obstacle(self) -> str:
@@ -106,7 +106,7 @@ class BuildPlan:
         return why_not(self.unfinished, self.token, in_place=self.action == "update")
 
 
-def not_its_folder(samples: int, images: Path) -> str:
+def not_its_folder(samples: int, images: Path | str) -> str:
     """Return the message for a folder that has none of a store's samples."""
     none = "the one sample" if samples == 1 else f"none of the {samples} samples"
     is_not = "is not" if samples == 1 else "is"
@@ -224,6 +224,7 @@ def plan_build(
     if (
         decoder_reasons
         or columns != dict(old.columns)
+        or not own_attributes(source) <= set(old.index.column_names)
         or not copied.issuperset(columns)
         or work > max(IN_PLACE, len(old) // 2)
     ):
@@ -241,6 +242,11 @@ def plan_build(
         copied=copied,
         **facts,
     )
+
+
+def own_attributes(source: Source) -> set[str]:
+    """Return the names of the further values that samples have."""
+    return {name for values in source.attributes.values() for name in values}
 
 
 def _recipe_reasons(before: tuple[View, ...], views: tuple[View, ...]) -> list[str]:
@@ -397,7 +403,7 @@ def compare(source: Source, known: Mapping[str, Known], *, maps_folder: Path | N
     return changes
 
 
-def _difference(sample: SourceSample, before: Known, maps_folder: Path | None) -> str | None:
+def _difference(sample: FoundSample, before: Known, maps_folder: Path | None) -> str | None:
     try:
         state = file_state(sample.path)
         if state.nbytes != before.nbytes:

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from ocrstore.annotation import AnnotationReader, Problem
+from ocrstore.annotation import AnnotationReader, Problem, ReadableFile
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
 from ocrstore.building.derive import Derived, FileBytes, Job, Task
 from ocrstore.building.estimate import check_disk_space
-from ocrstore.building.plan import BuildPlan, Changes, compare, known_from
+from ocrstore.building.plan import BuildPlan, Changes, compare, known_from, own_attributes
 from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
 from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
@@ -228,7 +228,7 @@ class _Run:
         writer = create(
             plan.target,
             plan.columns,
-            attributes=ATTRIBUTES,
+            attributes=_attribute_schema(self.plan.source),
             overwrite=plan.target.exists(),
             resume=plan.token,
             start_over=plan.force,
@@ -493,7 +493,7 @@ def describe_source(source: Source) -> dict[str, Any]:
     files = source.annotation_files
     return {
         "description": source.description,
-        "images": _recorded(source.images),
+        "images": None if source.images is None else _recorded(source.images),
         "pictures": len(source),
         "annotations": _common_place(files),
         "annotation_files": len(files),
@@ -501,13 +501,31 @@ def describe_source(source: Source) -> dict[str, Any]:
     }
 
 
-def _recorded(path: Path) -> str:
+def _recorded(path: ReadableFile) -> str:
     """Return an absolute path as valid Unicode: bytes that do not decode are escaped."""
     absolute = os.path.abspath(path)  # noqa: PTH100 - links stay links
     return absolute.encode("utf-8", "backslashreplace").decode()
 
 
-def _common_place(files: tuple[Path, ...]) -> str | None:
+def _attribute_schema(source: Source) -> pa.Schema:
+    """Return the attributes of every build, and those that the samples have of their own.
+
+    Raises:
+        SourceError: A name is taken, or the values of an attribute have no common type.
+    """
+    schema = ATTRIBUTES
+    for name in sorted(own_attributes(source)):
+        if name in ATTRIBUTES.names or name == "key":
+            raise SourceError(f"attributes: {name!r} is a name of ocrstore's own; choose another")
+        values = [values.get(name) for values in source.attributes.values()]
+        try:
+            schema = schema.append(pa.field(name, pa.array(values).type))
+        except (pa.ArrowException, OverflowError, TypeError) as exc:
+            raise SourceError(f"attributes: the values of {name!r} have no type: {exc}") from exc
+    return schema
+
+
+def _common_place(files: tuple[ReadableFile, ...]) -> str | None:
     """Return the only file, or the folder that contains all files."""
     if not files:
         return None
@@ -520,7 +538,7 @@ def _common_place(files: tuple[Path, ...]) -> str | None:
         return str(Path(paths[0]).parent)
 
 
-def _mtime_ns(path: Path) -> int:
+def _mtime_ns(path: ReadableFile) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:

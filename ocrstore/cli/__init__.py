@@ -34,6 +34,7 @@ COMMANDS = {
     "doctor": "doctor:doctor_command",
     "eval": "eval:eval_command",
     "export-index": "export_index:export_index_command",
+    "export-model": "export_model:export_model_command",
     "inspect": "inspect:inspect_command",
     "predict": "predict:predict_command",
     "profile": "profile:profile_command",

@@ -22,14 +22,16 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
-from ocrstore.cli.options import FOLDER, recipe_options, source_options
+from ocrstore.cli.options import recipe_options, source_options
 
 
 @click.command("add-view")
 @click.argument("store", type=STORE)
 @recipe_options
 @click.option(
-    "--source", type=FOLDER, help="Folder of pictures, for a store without its image column."
+    "--source",
+    type=click.Path(path_type=Path),
+    help="The pictures, for a store without its image column; as for build.",
 )
 @allow_module_option
 @source_options
@@ -48,6 +50,9 @@ def add_view_command(
     source: Path | None,
     annotations: Path | None,
     format_: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    columns_map: dict[str, str],
     workers: int | None,
     as_json: bool,
 ) -> int:
@@ -76,6 +81,9 @@ def add_view_command(
                 images=source,
                 annotations=annotations,
                 format=format_,
+                include=include,
+                exclude=exclude,
+                columns_map=columns_map,
                 workers=workers,
                 progress=advance,
             )

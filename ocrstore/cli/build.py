@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ocrstore.building.build import Size, make_recipe, prepare
+from ocrstore.building.build import Size, make_recipe, part_of, prepare
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
 from ocrstore.building.plan import BuildPlan, describe_interruption
@@ -24,6 +24,7 @@ from ocrstore.building.view_size import AUTO, measure_views, source_scenes
 from ocrstore.building.view_size import Tell as Measuring
 from ocrstore.cli.console import (
     TARGET,
+    NewFile,
     allow_module_option,
     console,
     counted,
@@ -44,6 +45,7 @@ from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.machine import look_at_memory
 from ocrstore.problems import KINDS
 from ocrstore.recipe import DEFAULT_PRESET
+from ocrstore.sources import Source, open_source
 from ocrstore.views import View
 
 
@@ -156,10 +158,38 @@ def _print_advice(advice: Advice) -> None:
 _SHOWN = 5
 
 
+def _parts(
+    _: click.Context, __: click.Parameter, value: str | None
+) -> dict[str, tuple[float, float]] | None:
+    """Parse `train=0.9,val=0.1` into ranges of [0, 1]."""
+    if value is None:
+        return None
+    ranges: dict[str, tuple[float, float]] = {}
+    end = 0.0
+    try:
+        for part in value.split(","):
+            name, _sign, share = part.strip().partition("=")
+            start, end = end, round(end + float(share), 9)
+            if not name or set(name) & set("/\\") or name in ranges or not start < end <= 1:
+                raise ValueError
+            ranges[name] = (start, end)
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r}: expected names with shares of at most 1 in all, as in train=0.9,val=0.1."
+        ) from None
+    return ranges
+
+
 @click.command("build")
-@click.argument("images", type=FOLDER)
-@click.option("--out", required=True, type=TARGET, help="The store to create or update.")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=NewFile(), help="The store to create or update.")
 @source_options
+@click.option(
+    "--split",
+    callback=_parts,
+    metavar="PARTS",
+    help="Build several stores, by a hash of the keys: train=0.9,val=0.1; --out is their folder.",
+)
 @recipe_options
 @allow_module_option
 @click.option("--maps", type=FOLDER, help="Folder of <stem>.npz files with maps to import.")
@@ -202,10 +232,74 @@ _SHOWN = 5
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def build_command(
-    images: Path,
+    source: Path,
     out: Path,
     annotations: Path | None,
     format_: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    columns_map: dict[str, str],
+    split: dict[str, tuple[float, float]] | None,
+    **options: Any,
+) -> int:
+    """Build a store from pictures, or update an existing one.
+
+    SOURCE is a folder; a tar or zip archive, or several ("shots-{000..031}.tar"), WebDataset shards
+    included; a list file (a path a line); a parquet file, or a folder of them.
+
+    Annotations are searched beside the pictures and beside the folder, and their dialect is
+    detected. Only new, changed and removed pictures are processed, unless the recipe changed.
+    Without --size, --columns, --preset, --codec and --recipe an existing store keeps its recipe.
+    After an interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is
+    replaced only when the build is complete.
+
+    \b
+    Examples:
+      ocrstore build images/ --out val.ocrs
+      ocrstore build images/ --annotations gt/ --out val.ocrs --size 960
+      ocrstore build images/ --out val.ocrs --size auto
+      ocrstore build images/ --out val.ocrs --preset small
+      ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
+      ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
+      ocrstore build "shots-{000..031}.tar" --out train.ocrs
+      ocrstore build images/ --out stores/ --split train=0.9,val=0.1
+      ocrstore build images/ --out val.ocrs --dry-run
+
+    Exit code 1 if anything was left out; the report lists it.
+    """
+    with wrong_source():
+        opened = open_source(
+            source,
+            annotations=annotations,
+            format=format_,
+            include=include,
+            exclude=exclude,
+            columns_map=columns_map,
+        )
+    options["trust_dialect"] = format_ is not None
+    if split is None:
+        if out.is_dir():
+            raise click.UsageError(f"--out {out} is a folder; name a file, or give --split.")
+        return _build(opened, out, **options)
+    if options["report"] is not None:
+        raise click.UsageError("--report is one file; leave it out with --split.")
+    if not options["dry_run"]:
+        out.mkdir(parents=True, exist_ok=True)
+    code = 0
+    for name, share in split.items():
+        with wrong_source():
+            part = part_of(opened, share)
+        code = max(code, _build(part, out / f"{name}.ocrs", **options))
+        if code > 1:
+            break
+    return code
+
+
+def _build(
+    source: Source,
+    out: Path,
+    *,
+    trust_dialect: bool,
     size: Size | None,
     columns: list[str] | None,
     preset: str | None,
@@ -222,35 +316,13 @@ def build_command(
     report: Path | None,
     as_json: bool,
 ) -> int:
-    """Build a store from a folder of pictures, or update an existing one.
-
-    Annotations are searched beside the pictures and beside the folder, and their dialect is
-    detected. Only new, changed and removed pictures are processed, unless the recipe changed.
-    Without --size, --columns, --preset, --codec and --recipe an existing store keeps its recipe.
-    After an interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is
-    replaced only when the build is complete.
-
-    \b
-    Examples:
-      ocrstore build images/ --out val.ocrs
-      ocrstore build images/ --annotations gt/ --out val.ocrs --size 960
-      ocrstore build images/ --out val.ocrs --size auto
-      ocrstore build images/ --out val.ocrs --preset small
-      ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
-      ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
-      ocrstore build images/ --out val.ocrs --dry-run
-
-    Exit code 1 if anything was left out; the report lists it.
-    """
     kept = None
     if not (force or recipe or size or columns or preset or codecs):
         kept = stored_view(out, maps=maps is not None)
     with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
         plan, options = prepare(
-            images,
+            source,
             out,
-            annotations=annotations,
-            format=format_,
             recipe=kept.recipe
             if kept is not None
             else make_recipe(recipe, size, columns, codecs or None, None, preset),
@@ -263,6 +335,7 @@ def build_command(
             drop_annotations=drop_annotations,
             max_pixels=max_pixels,
             auto_size=size == AUTO,
+            trust_dialect=trust_dialect,
             measuring=measuring,
         )
     if dry_run:

@@ -15,6 +15,7 @@ from ocrstore.errors import WriteError
 
 if TYPE_CHECKING:
     from ocrstore.evaluation.results import Results
+    from ocrstore.evaluation.sweep import Point, Sweep
 
 _SHOWN = 10
 
@@ -29,6 +30,11 @@ _SHOWN = 10
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a CSV row for each picture.",
 )
+@click.option(
+    "--sweep",
+    is_flag=True,
+    help="Also try other thresholds: the best pair, and precision against recall.",
+)
 @click.option("--any-recipe", is_flag=True, help="Evaluate although the recipes differ.")
 @detector_options
 @click.option(
@@ -41,6 +47,7 @@ def eval_command(
     oracle: bool,
     view: str | None,
     table: Path | None,
+    sweep: bool,
     any_recipe: bool,
     rules: str | None,
     min_score: float | None,
@@ -57,14 +64,18 @@ def eval_command(
     \b
     Examples:
       ocrstore eval val.ocrs --checkpoint runs/a/best.ckpt --table pictures.csv
+      ocrstore eval val.ocrs --checkpoint runs/a/best.ckpt --sweep
       ocrstore eval val.ocrs --oracle      the upper bound that the view allows; needs no torch
     """
     if oracle == (checkpoint is not None):
         raise click.UsageError("give either --checkpoint or --oracle")
+    if sweep and oracle:
+        raise click.UsageError("--sweep needs --checkpoint: a store's own maps are 0 or 1")
     if table is not None:
         _require_writable(table)  # before the work, not after it
     with explain_missing("eval", "build"):
         from ocrstore.evaluation.postprocess import changes_for
+    swept = None
     changes = changes_for(rules, min_score=min_score, polygons=polygons)
     if checkpoint is None:
         result = _upper_bound(store, view, changes, quiet=as_json)
@@ -72,8 +83,10 @@ def eval_command(
         with explain_missing("eval"):
             from ocrstore.dbnet.evaluate import evaluate
             from ocrstore.dbnet.predict import Detector, allow_tf32
+            from ocrstore.evaluation.sweep import Sweep
         allow_tf32(tf32)
         detector = Detector.load(checkpoint, device=device, precision=precision, **changes)
+        swept = Sweep(detector.post) if sweep else None
         with progress_bar("evaluating", quiet=as_json) as advance:
             result = evaluate(
                 store,
@@ -82,13 +95,18 @@ def eval_command(
                 any_recipe=any_recipe,
                 batch_size=batch_size,
                 workers=workers,
+                sweep=swept,
                 progress=advance,
             )
     if table is not None:
         result.write_table(table)
     icdar, cleval = result.icdar, result.cleval
     if as_json:
-        print_json({**icdar._asdict(), "cleval": cleval._asdict(), "pictures": len(result.rows)})
+        record = {**icdar._asdict(), "cleval": cleval._asdict(), "pictures": len(result.rows)}
+        if swept is not None:
+            record["best"] = _as_json(swept.best)
+            record["sweep"] = [_as_json(point) for point in swept.points]
+        print_json(record)
         return 0
     out = console()
     table_of_scores = Table(
@@ -103,9 +121,34 @@ def eval_command(
                 f"[dim]· {shown(name)}: {score.matched} of {score.truths} found, "
                 f"{score.detections} detections[/]"
             )
+    if swept is not None:
+        _print_sweep(swept)
     if table is not None:
         out.print(f"[green]✓[/] every picture: {shown(table)}")
     return 0
+
+
+def _as_json(point: Point) -> dict[str, float]:
+    return {
+        "threshold": point.threshold,
+        "min_score": point.min_score,
+        **point.figures._asdict(),
+    }
+
+
+def _print_sweep(swept: Sweep) -> None:
+    """Print the curve over the score at the best threshold, and what to type for the best pair."""
+    best = swept.best
+    title = f"--threshold {best.threshold}"
+    table = Table("--min-score", "precision", "recall", "H-mean", title=title)
+    for point in swept.curve:
+        figures = [f"{value:.4f}" for value in point.figures]
+        table.add_row(f"{point.min_score}", *figures, style="bold" if point == best else "")
+    console().print(table)
+    console().print(
+        f"best: --threshold {best.threshold} --min-score {best.min_score}, H-mean "
+        f"{best.figures.hmean:.4f} on these pictures"
+    )
 
 
 def _upper_bound(store: Path, view: str | None, changes: dict[str, Any], *, quiet: bool) -> Results:

@@ -334,6 +334,9 @@ def print_difference(difference: Difference) -> None:
     ]
     if difference.reordered:
         samples.append("[yellow]≠[/] in another order")
+    if difference.renamed:
+        pairs = [" = ".join(pair) for pair in difference.renamed]
+        samples.append(_with_keys("[yellow]![/]", "in both under different keys", pairs))
     _add_lines(table, "samples", samples, "the same", marked=True)
     _add_lines(table, "build", difference.build, "the same")
     out.print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from ocrstore.format.codecs import CODECS
 from ocrstore.maps import ALGORITHM
 from ocrstore.recipe import DEFAULT_PRESET, PRESETS
 from ocrstore.schema import COLUMNS
-from ocrstore.sources import all_dialects
+from ocrstore.sources import Dialect, all_dialects, register
 from ocrstore.store import Store
 from ocrstore.views import IMPORTED, View, built_views
 
@@ -142,19 +143,70 @@ def recipe_options(command: F) -> F:
     return command
 
 
+class _Dialect(click.types.StringParamType):
+    """The name of a dialect, or `module:Class` of one of the user's own, which is imported."""
+
+    name = "dialect"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  # click's signature
+        """Return the choices, for --help."""
+        return "|".join(dialect.name for dialect in all_dialects()) + "|MODULE:CLASS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; a class is registered under its own."""
+        module, colon, name = str(value).partition(":")
+        if not colon:
+            if value not in [dialect.name for dialect in all_dialects()]:
+                known = ", ".join(dialect.name for dialect in all_dialects())
+                self.fail(f"{value!r} is none of {known}, nor MODULE:CLASS.", param, ctx)
+            return str(value)
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as exc:
+            self.fail(f"{value!r} cannot be imported: {exc}.", param, ctx)
+        if not (isinstance(found, type) and issubclass(found, Dialect)):
+            self.fail(f"{value!r} is no subclass of ocrstore.sources.Dialect.", param, ctx)
+        register(found, replace=True)
+        return str(found.name)
+
+
+def _pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Parse values like `text=label` into a dict."""
+    pairs = dict(value.partition("=")[::2] for value in values)
+    if not all(name and value for name, value in pairs.items()):
+        raise click.BadParameter("expected NAME=COLUMN, for example text=label.")
+    return pairs
+
+
 def source_options(command: F) -> F:
-    """Add the options of a source, besides its folder, to a command."""
+    """Add the options of a source, besides its place, to a command."""
     for option in (
+        click.option(
+            "--columns-map",
+            callback=_pairs,
+            multiple=True,
+            metavar="NAME=COLUMN",
+            help="Parquet: what a column is called there, for example text=label. Repeatable.",
+        ),
+        click.option(
+            "--exclude", multiple=True, metavar="PATTERN", help="Leave out pictures. Repeatable."
+        ),
+        click.option(
+            "--include",
+            multiple=True,
+            metavar="PATTERN",
+            help="Only pictures whose key matches this pattern of file names. Repeatable.",
+        ),
         click.option(
             "--format",
             "format_",
-            type=click.Choice([dialect.name for dialect in all_dialects()]),
+            type=_Dialect(),
             help="Dialect of the annotations; detected by default.",
         ),
         click.option(
             "--annotations",
             type=EXISTING,
-            help="File or folder of annotations; searched by default.",
+            help="File, folder or archive of annotations; searched by default.",
         ),
     ):
         command = option(command)

@@ -8,13 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, shown
 
 
+class _StoreOrShare(click.Path):
+    """Argument type: a store that exists, or a number between 0 and 1."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path or a float."""
+        try:
+            share = float(value)
+        except (TypeError, ValueError):
+            return super().convert(value, param, ctx)
+        if not 0 < share < 1:
+            self.fail(f"{value} is neither a store nor a share between 0 and 1.", param, ctx)
+        return share
+
+
 @click.command("train")
 @click.argument("store", type=STORE)
-@click.option("--val", type=STORE, help="Store to measure H-mean on [default: the training store].")
+@click.option(
+    "--val",
+    type=_StoreOrShare(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE|SHARE",
+    help="Store to measure H-mean on, or a share of the training store such as 0.1, which is then "
+    "not trained on [default: the training store].",
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -35,7 +56,17 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, s
 )
 @click.option("--width", default=64, show_default=True, help="Channels of the first stage.")
 @click.option("--inner", default=256, show_default=True, help="Channels of the neck.")
-@click.option("--weights", type=STORE, help="ImageNet state dict (torchvision's names).")
+@click.option(
+    "--weights",
+    type=STORE,
+    help="Begin with these weights: a ResNet of torchvision or timm for the backbone, or a whole"
+    " DBNet of ocrstore, of its authors or of mmocr.",
+)
+@click.option(
+    "--pretrained",
+    type=click.Choice(["resnet18", "resnet34", "resnet50"]),
+    help="Begin with this backbone's ImageNet weights, from torch.hub's cache or the network.",
+)
 @click.option(
     "--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True
 )
@@ -86,6 +117,19 @@ from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, s
 @click.option("--force", is_flag=True, help="Overwrite the checkpoints of an earlier training.")
 @click.option("--accelerator", default="auto", show_default=True, help="auto, cpu, gpu, mps.")
 @click.option("--devices", default="auto", show_default=True, help="GPUs or processes per node.")
+@click.option(
+    "--strategy",
+    default="auto",
+    show_default=True,
+    help="Lightning's strategy for several devices: auto, ddp, ddp_spawn, ...",
+)
+@click.option(
+    "--logger",
+    "loggers",
+    type=click.Choice(["csv", "tensorboard", "wandb"]),
+    multiple=True,
+    help="Where curves go; repeatable [default: csv, and tensorboard if it is installed].",
+)
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
 @click.option("--quiet", is_flag=True, help="No progress bar, no table of the network.")
 def train_command(store: Path, **options: Any) -> int:
@@ -95,7 +139,8 @@ def train_command(store: Path, **options: Any) -> int:
     Examples:
       ocrstore train train.ocrs --val val.ocrs --epochs 50 --out runs/a
       ocrstore train train.ocrs --val val.ocrs --out runs/a --resume runs/a/last.ckpt
-      ocrstore train train.ocrs --val val.ocrs --out runs/b --weights resnet18.pth --augment
+      ocrstore train all.ocrs --val 0.1 --out runs/a --logger wandb
+      ocrstore train train.ocrs --val val.ocrs --out runs/b --pretrained resnet18 --augment
     """
     with explain_missing("train"):
         from ocrstore.dbnet.network import ModelConfig
@@ -107,22 +152,38 @@ def train_command(store: Path, **options: Any) -> int:
         "ignore", message="Checkpoint directory .* exists"
     )  # the logs are in it
     warnings.filterwarnings("ignore", message="The number of training batches")  # small sets
+    warnings.filterwarnings("ignore", message="Precision .* by the model summary")
+    warnings.filterwarnings("ignore", message=".*does not have many workers")  # an option of ours
     # the figures that it means are counted over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True")
     devices = options.pop("devices")
+    backbone, pretrained = options.pop("backbone"), options.pop("pretrained")
+    chosen = click.get_current_context().get_parameter_source("backbone")
+    if pretrained and chosen is not ParameterSource.DEFAULT and backbone != pretrained:
+        raise click.UsageError(f"--backbone {backbone} and --pretrained {pretrained}: which one?")
     model = ModelConfig(
-        backbone=options.pop("backbone"), width=options.pop("width"), inner=options.pop("inner")
+        backbone=pretrained or backbone, width=options.pop("width"), inner=options.pop("inner")
     )
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
     quiet, force = options.pop("quiet"), options.pop("force")
+    loggers = options.pop("loggers") or None
     params = TrainParams(devices=int(devices) if devices.isdigit() else devices, **options)
-    if not has_tensorboard():
+    if loggers is None and not has_tensorboard():
         console().print(
             "· TensorBoard is not installed: curves are logged to csv/ only"
             " (pip install tensorboard)"
         )
     try:
-        done = fit(store, model=model, params=params, quiet=quiet, force=force, **places)
+        done = fit(
+            store,
+            **places,
+            model=model,
+            params=params,
+            pretrained=pretrained is not None,
+            quiet=quiet,
+            force=force,
+            loggers=loggers,
+        )
     except KeyboardInterrupt:
         fail(_interrupted("interrupted; the last whole epoch is kept", places["out"]))
         return 130
@@ -133,7 +194,13 @@ def train_command(store: Path, **options: Any) -> int:
         return 143
     if done.is_first:
         epochs = f"{done.epochs} epoch{'s' * (done.epochs != 1)}"
-        console().print(f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {shown(done.best)}")
+        out = console()
+        out.print(f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {shown(done.best)}")
+        measured = places["val"] if isinstance(places["val"], Path) else store
+        out.print(
+            f"[dim]next: ocrstore eval {shown(measured)} --checkpoint {shown(done.best)} --sweep\n"
+            f"      ocrstore predict PICTURES --checkpoint {shown(done.best)} --out boxes --draw[/]"
+        )
     return 0
 
 

@@ -32,11 +32,18 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.command("verify")
 @click.argument("store", type=STORE)
 @click.option(
-    "--source", type=FOLDER, help="Folder of pictures: derive every sample again and compare."
+    "--source",
+    type=click.Path(path_type=Path),
+    help="The pictures, as for build: derive every sample again and compare.",
+)
+@click.option(
+    "--stored-only", is_flag=True, help="With --source: pictures that are not stored are fine."
 )
 @click.option("--sample", type=click.IntRange(1), help="With --source: compare only N samples.")
 @click.option("--annotations", type=click.Path(exists=True, path_type=Path), help="As in build.")
 @click.option("--format", "format_", help="As in build.")
+@click.option("--include", multiple=True, metavar="PATTERN", help="As in build.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="As in build.")
 @allow_module_option
 @click.option("--maps", type=FOLDER, help="As in build.")
 @click.option(
@@ -49,9 +56,12 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 def verify_command(
     store: Path,
     source: Path | None,
+    stored_only: bool,
     sample: int | None,
     annotations: Path | None,
     format_: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
     maps: Path | None,
     workers: int | None,
     quick: bool,
@@ -76,6 +86,9 @@ def verify_command(
     Exit code 1 if anything is wrong.
     """
     options = {
+        "stored_only": stored_only or None,
+        "include": include or None,
+        "exclude": exclude or None,
         "sample": sample,
         "annotations": annotations,
         "format": format_,
@@ -84,7 +97,8 @@ def verify_command(
     }
     if source is None and any(value is not None for value in options.values()):
         raise click.UsageError(
-            "--sample, --annotations, --format, --maps and --workers require --source."
+            "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps and "
+            "--workers require --source."
         )
     if source is not None and quick:
         raise click.UsageError("--quick checks the file alone: leave out --source.")
@@ -94,7 +108,8 @@ def verify_command(
         with progress_bar("verifying", in_bytes=True, quiet=as_json) as advance:
             result = verify(store, quick=quick, progress=advance)
     else:
-        result = _compare(store, source, options, quiet=as_json)
+        given = {name: value for name, value in options.items() if value is not None}
+        result = _compare(store, source, given, quiet=as_json)
     seconds = time.perf_counter() - started
     if as_json:
         print_json({"ok": result.ok, **dataclasses.asdict(result)})

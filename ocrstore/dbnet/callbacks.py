@@ -62,12 +62,17 @@ class ProgressBar(RichProgressBar):
     def __init__(self) -> None:
         super().__init__()
         self._shown: dict[str, Any] = {}
+        self._loss: dict[str, Any] = {}
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         """Return the figures of the last step that was logged."""
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # set by a connector
-        if not (trainer.training and trainer.global_step % every):
+        if not trainer.training:
+            # Lightning has set the loss of training to 0 by now
+            self._shown = {**super().get_metrics(trainer, pl_module), **self._loss}
+        elif not trainer.global_step % every:
             self._shown = dict(super().get_metrics(trainer, pl_module))
+            self._loss = {k: v for k, v in self._shown.items() if k == "train_loss"}
         return self._shown
 
 

@@ -9,6 +9,7 @@ from ocrstore.dbnet.checkpoint import provenance_of
 from ocrstore.dbnet.predict import Detector
 from ocrstore.dbnet.scoring import Scoring
 from ocrstore.evaluation.results import Results, ground_truth_of
+from ocrstore.evaluation.sweep import Sweep
 from ocrstore.store import open_store
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.torch.prefetch import PrefetchLoader
@@ -22,6 +23,7 @@ def evaluate(
     any_recipe: bool = False,
     batch_size: int = 8,
     workers: int = 0,
+    sweep: Sweep | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Results:
     """Evaluate a detector on every picture of a store.
@@ -33,6 +35,7 @@ def evaluate(
         any_recipe: Allow a view of another recipe than the detector was trained with.
         batch_size: Pictures per forward pass.
         workers: Loader processes.
+        sweep: Counts boxes for other thresholds as well, over the same maps.
         progress: Called with (pictures done, pictures in all).
 
     Raises:
@@ -49,7 +52,7 @@ def evaluate(
     )
     results = Results()
     # boxes are found and scored in threads while the network runs
-    scoring = Scoring(detector.post, detector.device, characters=True)
+    scoring = Scoring(detector.post, detector.device, characters=True, sweep=sweep)
     done = 0
     try:
         for batch in loader:
@@ -62,6 +65,8 @@ def evaluate(
             results.rows += zip(scored.keys, scored.pictures, strict=True)
             for score in scored.characters:
                 results.characters += score
+            if sweep is not None and scored.swept is not None:
+                sweep += scored.swept
     finally:
         scoring.close()
         loader.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,10 +13,6 @@ from ocrstore.errors import SchemaError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-
-_CLASSIFIER = ("fc.weight", "fc.bias")
-_COUNTER = "num_batches_tracked"
-"""Of batch norms; older state dicts (before torch 0.4.1, torchvision's own) have none."""
 
 
 class BasicBlock(nn.Module):
@@ -131,58 +125,6 @@ class ResNet(nn.Module):
         c4: Tensor = self.layer3(c3)
         c5: Tensor = self.layer4(c4)
         return c2, c3, c4, c5
-
-    def load_imagenet(self, weights: str | Path | Mapping[str, Tensor]) -> None:
-        """Load an ImageNet state dict, unchanged, from a file or a mapping.
-
-        Its classifier (`fc.weight`, `fc.bias`) has no place here and is left out by name; every
-        other entry must fit, and none may be missing but the counters of batch norms, which
-        published files do not have.
-        """
-        where = "the state dict" if isinstance(weights, Mapping) else str(weights)
-        state = weights if isinstance(weights, Mapping) else read_state_dict(Path(weights))
-        features = {name: value for name, value in state.items() if name not in _CLASSIFIER}
-        own = self.state_dict()
-        counters = {n: v for n, v in own.items() if n.endswith(_COUNTER) and n not in features}
-        features |= counters
-        wrong = _differences(own, features)
-        if wrong:
-            shown = "; ".join(wrong[:8]) + (
-                f"; and {len(wrong) - 8} more" if len(wrong) > 8 else ""
-            )
-            raise SchemaError(
-                f"{where} does not fit {self.kind} of width {self.width}: {shown}. "
-                "Give the weights of the same backbone (torchvision's names, width 64)"
-            )
-        self.load_state_dict(features, strict=True)
-
-
-def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    missing = [f"{name} is missing" for name in own if name not in given]
-    unknown = [f"{name} is unknown" for name in given if name not in own]
-    shapes = [
-        f"{name} is {tuple(value.shape)}, expected {tuple(own[name].shape)}"
-        for name, value in given.items()
-        if name in own and value.shape != own[name].shape
-    ]
-    return missing + unknown + shapes
-
-
-def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from a file, without running any code that the file may contain."""
-    try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as exc:
-        raise SchemaError(f"no weights at {path}") from exc
-    except Exception as exc:  # torch raises whatever its zip and pickle readers raise
-        raise SchemaError(
-            f"{path} is not a file of tensors that torch can load safely ({type(exc).__name__})"
-        ) from exc
-    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
-        content = content["state_dict"]
-    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
-        raise SchemaError(f"{path} holds no state dict: expected names with tensors")
-    return content
 
 
 class FPN(nn.Module):

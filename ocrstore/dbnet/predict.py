@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ocrstore.annotation import ReadableFile
 from ocrstore.dbnet.checkpoint import Provenance, read_checkpoint
 from ocrstore.dbnet.network import DBNet
 from ocrstore.decode import decode
@@ -28,6 +29,7 @@ from ocrstore.errors import (
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.pipeline import permit_modules
 from ocrstore.sources import open_source
+from ocrstore.sources.pictures import is_picture_name
 from ocrstore.torch.batch import ASYNCHRONOUS
 from ocrstore.torch.prefetch import Prefetcher
 from ocrstore.whole_file import write_whole
@@ -63,7 +65,7 @@ class Detector:
         cls,
         path: str | Path,
         *,
-        device: str = "cpu",
+        device: str = "auto",
         precision: str = "auto",
         allow_modules: Sequence[str] = (),
         **post: Any,
@@ -196,7 +198,8 @@ def predict_pictures(
     out. Never writes over one of the pictures.
     """
     folder, given = Path(out), Path(images)
-    if given.is_file():
+    samples: list[tuple[str, ReadableFile]]
+    if given.is_file() and is_picture_name(given.name):
         samples = [(given.name, given)]
     else:
         samples = [(s.key, s.path) for s in open_source(given, format="folder")]
@@ -226,18 +229,18 @@ def _with(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _require_distinct(samples: list[tuple[str, Path]], targets: set[Path]) -> None:
+def _require_distinct(samples: list[tuple[str, ReadableFile]], targets: set[Path]) -> None:
     """Refuse targets that are among the pictures."""
     resolved = {path.resolve() for path in targets}
     for key, path in samples:
-        if path.resolve() in resolved:
+        if Path(path).resolve() in resolved:
             raise StoreExistsError(
                 f"{path}: drawing would write over the picture {key!r}. Choose another --out"
             )
 
 
 def _batches(
-    samples: list[tuple[str, Path]], size: int, failed: dict[str, str]
+    samples: list[tuple[str, ReadableFile]], size: int, failed: dict[str, str]
 ) -> Iterator[tuple[list[str], list[Pixels]]]:
     keys: list[str] = []
     pictures: list[Pixels] = []

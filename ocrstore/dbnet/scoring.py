@@ -13,6 +13,7 @@ from ocrstore.evaluation.cleval import CharacterScore, score_characters
 from ocrstore.evaluation.icdar2015 import PictureScore, pair
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.evaluation.results import GroundTruth
+from ocrstore.evaluation.sweep import Sweep
 from ocrstore.machine import usable_cpus
 from ocrstore.torch.device import enter_device, start_fetch
 
@@ -29,6 +30,8 @@ class Scored(NamedTuple):
     pictures: list[PictureScore]
     characters: list[CharacterScore]
     """CLEval's counts; empty if they were not asked for."""
+    swept: Sweep | None = None
+    """The counts of other thresholds; None if they were not asked for."""
 
 
 class Scoring:
@@ -38,9 +41,17 @@ class Scoring:
     only when many batches are pending.
     """
 
-    def __init__(self, params: PostParams, device: torch.device, *, characters: bool) -> None:
+    def __init__(
+        self,
+        params: PostParams,
+        device: torch.device,
+        *,
+        characters: bool,
+        sweep: Sweep | None = None,
+    ) -> None:
         self._params = params
         self._characters = characters
+        self._sweep = sweep
         self._futures: list[Future[Scored]] = []
         self._pool = ThreadPoolExecutor(
             min(_THREADS, usable_cpus()), "ocrstore-score", enter_device, (device,)
@@ -51,7 +62,7 @@ class Scoring:
         if len(self._futures) >= _PENDING:
             self._futures[-_PENDING].result()
         maps, ready = start_fetch(prob)
-        future = self._pool.submit(_score, maps, ready, truth, self._params, self._characters)
+        future = self._pool.submit(self._score, maps, ready, truth)
         self._futures.append(future)
         return future
 
@@ -67,16 +78,19 @@ class Scoring:
         self._futures = []
         self._pool.shutdown(cancel_futures=True)
 
-
-def _score(
-    maps: Tensor, ready: Any, truth: GroundTruth, params: PostParams, characters: bool
-) -> Scored:
-    if ready is not None:
-        ready.synchronize()
-    found = detect(
-        maps.numpy(), inverse_matrices=truth.inverse_matrices, sizes=truth.sizes, params=params
-    )
-    return score_boxes(found, truth, characters=characters)
+    def _score(self, maps: Tensor, ready: Any, truth: GroundTruth) -> Scored:
+        if ready is not None:
+            ready.synchronize()
+        prob = maps.numpy()
+        found = detect(
+            prob,
+            inverse_matrices=truth.inverse_matrices,
+            sizes=truth.sizes,
+            params=self._params,
+        )
+        scored = score_boxes(found, truth, characters=self._characters)
+        swept = None if self._sweep is None else self._sweep.count(prob, truth)
+        return scored._replace(swept=swept)
 
 
 def score_boxes(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import logging
 import signal
 import tempfile
 import threading
+import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from lightning.pytorch.callbacks import (
     LearningRateMonitor,
     ModelCheckpoint,
 )
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -43,6 +45,7 @@ from ocrstore.dbnet.checkpoint import (
 from ocrstore.dbnet.module import DBNetModule
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.dbnet.predict import allow_tf32
+from ocrstore.dbnet.weights import fetch_imagenet, load_weights
 from ocrstore.errors import (
     CheckpointError,
     OCRStoreError,
@@ -52,12 +55,15 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.evaluation.postprocess import params_for
+from ocrstore.inspection.difference import same_pictures
+from ocrstore.keys import shown
 from ocrstore.pipeline import default_augmentation
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
 from ocrstore.views import find_view
 
+LOGGERS = ("csv", "tensorboard", "wandb")
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
 
 
@@ -92,6 +98,8 @@ class TrainParams:
     devices: int | str = "auto"
     nodes: int = 1
     accelerator: str = "auto"
+    strategy: str = "auto"
+    """Lightning's name of how several devices work together: auto, ddp, ddp_spawn, ..."""
 
     def __post_init__(self) -> None:
         counts = (self.epochs, self.batch_size, self.check_every, self.nodes, self.log_every)
@@ -119,31 +127,38 @@ def fit(
     train: str | Path,
     *,
     out: str | Path,
-    val: str | Path | None = None,
+    val: str | Path | float | None = None,
     view: str | None = None,
     model: ModelConfig | None = None,
     params: TrainParams | None = None,
     weights: str | Path | None = None,
+    pretrained: bool = False,
     resume: str | Path | None = None,
     quiet: bool = False,
     force: bool = False,
     callbacks: Sequence[Callback] = (),
+    loggers: Sequence[str | Logger] | None = None,
 ) -> Trained:
     """Train a network from a store into a folder of checkpoints, logs and pictures.
 
     Args:
         train: The store to train from.
         out: The folder; one with checkpoints is refused unless it is resumed or `force` is given.
-        val: The store to measure H-mean on; the training pictures if None.
+        val: The store to measure H-mean on, or a share of the training store, such as 0.1, which is
+            then not trained on; the training pictures if None.
         view: The view to use; the default one if None.
         model: The network; its mean and std are replaced by those of the recipe.
         params: How to train.
-        weights: An ImageNet state dict for the backbone.
+        weights: A file of weights to begin with, as `weights.load_weights` takes it.
+        pretrained: Begin with the ImageNet weights of the backbone, from torch.hub's cache or the
+            network.
         resume: A checkpoint (`last.ckpt`) to continue from, of the same network and recipe. Logs
             in `out` are continued as well, from the checkpoint's step on.
         quiet: Show no progress bar and no table of the network.
         force: Overwrite the checkpoints of an earlier training.
         callbacks: Further Lightning callbacks.
+        loggers: Where curves go: `csv`, `tensorboard`, `wandb`, or any Lightning logger; csv, and
+            tensorboard where it is installed, if None.
 
     Raises:
         KeyboardInterrupt: After a Ctrl-C; `last.ckpt` is that of the last whole epoch.
@@ -156,20 +171,28 @@ def fit(
     if resume is None and not force:
         require_unused(folder)
     provenance = provenance_of(open_store(train), view=view)
-    require_same_views(provenance, val or train, view)
+    # None and a share: the training pictures, or a part of them
+    measured = train if val is None or isinstance(val, float) else val
+    require_same_views(provenance, measured, view)
     # augmented pictures get maps of their own; what is measured on must have them
-    for path in (val or train,) if params.augment else (train, val or train):
+    for path in (measured,) if params.augment else (train, measured):
         require_columns(path, view)
+    if measured is not train:
+        warn_of_same_pictures(train, measured)
     L.seed_everything(params.seed, workers=True, verbose=False)
     module = _module(provenance, model or ModelConfig(), params)
     resumed = None if resume is None else read_checkpoint(resume, resumable=True)
     if resumed is not None:
         require_same_network(module, resumed)
+    if weights is not None and pretrained:
+        raise SchemaError("weights from a file or pretrained ones: give one of the two")
     if weights is not None:
-        module.net.backbone.load_imagenet(weights)
+        load_weights(module.net, weights)
+    elif pretrained:
+        load_weights(module.net, fetch_imagenet(module.net.config.backbone))
     data = OCRDataModule(
         train=train,
-        val=val or train,
+        val=train if val is None else val,
         batch_size=params.batch_size,
         num_workers=params.workers,
         view=view,
@@ -188,12 +211,12 @@ def fit(
         enable_version_counter=False,
     )
     stop = StopOnSigterm(folder / "last.ckpt")
-    loggers = _loggers(folder, None if resumed is None else resumed.global_step)
+    used = _loggers(folder, None if resumed is None else resumed.global_step, loggers)
     # at least once in an epoch of a small set
-    steps = len(data.dataset("train")) // params.batch_size
+    steps = data.count("train") // params.batch_size
     params = replace(params, log_every=max(1, min(params.log_every, steps)))
-    trainer = _trainer(folder, params, [best, last, stop, *callbacks], loggers, quiet=quiet)
-    require_enough(len(data.dataset("val")), trainer.world_size, val or train)
+    trainer = _trainer(folder, params, [best, last, stop, *callbacks], used, quiet=quiet)
+    require_enough(data.count("val"), trainer.world_size, measured)
     handler = signal.getsignal(signal.SIGINT)
     try:
         with silent_log_threads():
@@ -277,6 +300,7 @@ def _trainer(
             accelerator=params.accelerator,
             devices=params.devices,
             num_nodes=params.nodes,
+            strategy=params.strategy,
             precision=precision_of(params.precision, params.accelerator),
             max_epochs=params.epochs,
             gradient_clip_val=params.clip,
@@ -293,26 +317,48 @@ def _trainer(
         )
     except (MisconfigurationException, ValueError, TypeError) as exc:
         raise SchemaError(
-            f"accelerator {params.accelerator!r} with devices {params.devices!r} cannot be used"
-            f" here: {exc}"
+            f"accelerator {params.accelerator!r} with devices {params.devices!r} and strategy"
+            f" {params.strategy!r} cannot be used here: {exc}"
         ) from exc
 
 
-def _loggers(folder: Path, resumed_at: int | None) -> list[Logger]:
+def _loggers(
+    folder: Path, resumed_at: int | None, wanted: Sequence[str | Logger] | None
+) -> list[Logger]:
     """Return the loggers; a resumed training continues the newest log of the folder.
 
     What the interrupted training had logged beyond the checkpoint's step is dropped: these steps
     are trained again.
     """
-    csv_logger = _continued_table(folder, resumed_at) or CSVLogger(folder, name="csv")
-    if not has_tensorboard():
-        return [csv_logger]
+    if wanted is None:
+        wanted = ("csv", "tensorboard") if has_tensorboard() else ("csv",)
+    return [_logger(folder, resumed_at, name) if isinstance(name, str) else name for name in wanted]
+
+
+def _logger(folder: Path, resumed_at: int | None, name: str) -> Logger:
+    if name not in LOGGERS:
+        raise SchemaError(f"unknown logger {name!r}: expected one of {', '.join(LOGGERS)}")
+    if find_spec(name) is None and name != "csv":
+        raise SchemaError(f"logger {name!r} needs a package that is missing: pip install {name}")
+    if name == "csv":
+        return _continued_table(folder, resumed_at) or CSVLogger(folder, name="csv")
+    if name == "wandb":
+        # one run for each folder: a resumed training continues its curves
+        return WandbLogger(save_dir=folder, name=folder.name, resume="allow", id=_run_id(folder))
     events = None if resumed_at is None else _newest(folder / "tensorboard", "")
     # its thread may miss that it is to end if a Ctrl-C comes in between, and then sleeps this long
     options: dict[str, Any] = {"flush_secs": 2}
     if events is not None:
         options |= {"version": events.name, "purge_step": resumed_at}
-    return [csv_logger, TensorBoardLogger(folder, name="tensorboard", **options)]
+    return TensorBoardLogger(folder, name="tensorboard", **options)
+
+
+def _run_id(folder: Path) -> str:
+    """Return the id of a folder's run at wandb, which is kept in the folder."""
+    path = folder / "wandb-id.txt"
+    if not path.exists():
+        path.write_text(uuid.uuid4().hex[:12])
+    return path.read_text().strip()
 
 
 def _continued_table(folder: Path, resumed_at: int | None) -> CSVLogger | None:
@@ -444,6 +490,18 @@ def require_same_views(provenance: Provenance, val: str | Path, view: str | None
         raise RecipeMismatchError(
             f"{val} has views of another recipe than the training store (training -> validation):\n"
             f"{listed}\nBuild it with the same recipe"
+        )
+
+
+def warn_of_same_pictures(train: str | Path, val: str | Path) -> None:
+    """Log a warning if pictures of the validation store are trained on: its figures mean less."""
+    pairs = same_pictures(open_store(val), open_store(train))
+    if pairs and Path(train).resolve() != Path(val).resolve():
+        key, trained = pairs[0]
+        logging.getLogger(__name__).warning(
+            "%d of the pictures in %s are in %s as well (%s = %s, ...): H-mean is measured on"
+            " pictures that are trained on. Build one store and give --val 0.1, or remove them",
+            *(len(pairs), val, train, shown(key), shown(trained)),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,29 +94,62 @@ def pair(
     `iou`; it is not a search for the best pairs. With `whole_pixels` coordinates are rounded first:
     the evaluation reads files of whole numbers.
     """
+    overlaps = overlaps_of(
+        detections,
+        truths,
+        ignored,
+        iou=iou,
+        area_precision=area_precision,
+        whole_pixels=whole_pixels,
+    )
+    return overlaps.pair(range(len(detections)))
+
+
+class Overlaps(NamedTuple):
+    """How the detections of one picture lie on its truths."""
+
+    hit: npt.NDArray[np.bool_]
+    """(truths, detections): whether they are alike enough to be matched."""
+    left_out: npt.NDArray[np.bool_]
+    """(detections,): whether one lies in an ignored region."""
+    care: list[int]
+    """The truths that are not ignored."""
+
+    def pair(self, detections: Iterable[int]) -> Pairing:
+        """Match some of the detections, in their order."""
+        counted = [j for j in detections if not self.left_out[j]]
+        free = dict.fromkeys(counted)
+        pairs: list[tuple[int, int]] = []
+        for i in self.care:
+            taken = next((j for j in free if self.hit[i, j]), None)
+            if taken is not None:
+                del free[taken]
+                pairs.append((i, taken))
+        return Pairing(tuple(pairs), tuple(self.care), tuple(counted))
+
+
+def overlaps_of(
+    detections: Sequence[npt.ArrayLike],
+    truths: Sequence[npt.ArrayLike],
+    ignored: Sequence[bool] | npt.NDArray[np.bool_],
+    *,
+    iou: float = 0.5,
+    area_precision: float = 0.5,
+    whole_pixels: bool = True,
+) -> Overlaps:
+    """Compute what `pair` decides by, to match several choices of the detections."""
     if len(ignored) != len(truths):
         raise ValueError(f"{len(truths)} truths with {len(ignored)} flags: expected one for each")
-    care = [i for i, flag in enumerate(ignored) if not flag]
     found = [to_paths(_rounded(p) if whole_pixels else p) for p in detections]
     known = [to_paths(_rounded(p) if whole_pixels else p) for p in truths]
     shared = intersection_areas(known, found)
     found_area = np.array([area_of(p) for p in found], dtype=np.float64)
     known_area = np.array([area_of(p) for p in known], dtype=np.float64)
-
-    dont_care = [i for i, flag in enumerate(ignored) if flag]
-    covered = shared[dont_care] > area_precision * found_area[None, :]
-    counted = [j for j in range(len(found)) if not covered[:, j].any()]
-
+    flags = np.asarray(ignored, dtype=bool)
+    left_out = (shared[flags] > area_precision * found_area[None, :]).any(axis=0)
     union = known_area[:, None] + found_area[None, :] - shared
     hit = (union > 0) & (shared > iou * union)
-    free = dict.fromkeys(counted)
-    pairs: list[tuple[int, int]] = []
-    for i in care:
-        taken = next((j for j in free if hit[i, j]), None)
-        if taken is not None:
-            del free[taken]
-            pairs.append((i, taken))
-    return Pairing(tuple(pairs), tuple(care), tuple(counted))
+    return Overlaps(hit, left_out, np.flatnonzero(~flags).tolist())
 
 
 def _rounded(points: npt.ArrayLike) -> npt.NDArray[np.float64]:

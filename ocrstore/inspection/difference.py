@@ -48,6 +48,8 @@ class Difference:
     """Samples in both stores of which a row or an attribute differs."""
     reordered: bool
     columns: tuple[ColumnDifference, ...]
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Pictures of the first store that are in the second under other keys, by their files' hash."""
     build: tuple[str, ...] = ()
     """Differences in source folders, decoders and versions; `any` does not count them."""
 
@@ -89,8 +91,19 @@ def compare_stores(one: Store, other: Store) -> Difference:
         changed=tuple(shared[i] for i in np.flatnonzero(differs).tolist()),
         reordered=bool((np.diff(theirs) < 0).any()),
         columns=tuple(columns),
+        renamed=tuple((old, new) for new, old in same_pictures(other, one) if new not in ours),
         build=tuple(_compare_builds(one, other)),
     )
+
+
+def same_pictures(one: Store, other: Store) -> list[tuple[str, str]]:
+    """Return the pictures that are in both stores, by the hash of their files: pairs of keys."""
+    if any("source_hash" not in store.index.column_names for store in (one, other)):
+        return []
+    theirs = dict(zip(other.index["source_hash"].to_pylist(), other.keys))
+    theirs.pop(None, None)
+    ours = zip(one.index["source_hash"].to_pylist(), one.keys)
+    return [(key, theirs[digest]) for digest, key in ours if digest in theirs]
 
 
 def _compare_recipes(one: Store, other: Store) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import xxhash
 
-from ocrstore.annotation import AnnotationReader
+from ocrstore.annotation import AnnotationReader, ReadableFile
 from ocrstore.errors import SourceError
 from ocrstore.metadata import readable_build
 from ocrstore.store import Store
@@ -52,6 +52,8 @@ class SourceStatus:
     def in_words(self) -> str:
         """Say it in one sentence."""
         if self.state == UNKNOWN:
+            if self.images is not None:
+                return "no folder of pictures; compare with `ocrstore verify --source`"
             return "not recorded; compare with --source FOLDER"
         if self.state == MISSING:
             return "folder not found; if it has moved, name it with --source FOLDER"
@@ -88,6 +90,8 @@ def check_source_status(store: Store, *, source: Path | None = None) -> SourceSt
     gone: list[str] = []
     changed: list[str] = []
     try:
+        if folder.is_file() or "{" in folder.name or "*" in folder.name:  # an archive, a list
+            return SourceStatus(UNKNOWN, images=str(folder))
         if not folder.is_dir():
             return SourceStatus(MISSING, images=str(folder))
         files = _named_files(store, folder) if source is None else _listed_files(folder)
@@ -140,7 +144,7 @@ def build_problems(store: Store) -> tuple[dict[str, int], list[Mapping[str, Any]
     return counts, first
 
 
-def _named_files(store: Store, folder: Path) -> Iterator[tuple[str, Path]]:
+def _named_files(store: Store, folder: Path) -> Iterator[tuple[str, ReadableFile]]:
     """Yield key and path of the index's first pictures, if they lie below the folder."""
     from ocrstore.keys import path_of
 
@@ -150,13 +154,13 @@ def _named_files(store: Store, folder: Path) -> Iterator[tuple[str, Path]]:
             yield key, folder / relative
 
 
-def _listed_files(folder: Path) -> Iterator[tuple[str, Path]]:
+def _listed_files(folder: Path) -> Iterator[tuple[str, ReadableFile]]:
     from ocrstore.sources.pictures import list_folder
 
     return ((file.key, file.path) for file in list_folder(folder).pictures)
 
 
-def _file_status(path: Path) -> os.stat_result | None:
+def _file_status(path: ReadableFile) -> os.stat_result | None:
     """Return the status of a regular file; None where there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - one call for each of many files
@@ -176,7 +180,7 @@ class _Comparison:
         )
         self._may_read = READ_LIMIT
 
-    def __call__(self, row: int, path: Path, found: os.stat_result) -> bool:
+    def __call__(self, row: int, path: ReadableFile, found: os.stat_result) -> bool:
         assert self._nbytes is not None and self._times is not None
         if found.st_size != self._nbytes[row]:
             return False

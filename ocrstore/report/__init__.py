@@ -17,8 +17,22 @@ SAMPLES = 48
 SUSPECTS = 40
 
 
-def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECTS) -> str:
-    """Return the report as HTML; payload is read only for the pictures shown."""
+def make_report(
+    store: Store,
+    *,
+    samples: int = SAMPLES,
+    suspects: int = SUSPECTS,
+    predictions: Path | None = None,
+) -> str:
+    """Return the report as HTML; payload is read only for the pictures shown.
+
+    Args:
+        store: The store.
+        samples: Pictures on the contact sheet.
+        suspects: Suspicious samples that are listed.
+        predictions: Boxes of a detector, as `evaluation.predictions.read_predictions` takes them:
+            the sheet shows them, and begins with the pictures of the lowest H-mean.
+    """
     try:
         import cv2  # noqa: F401  # to say what to install
     except ImportError as exc:
@@ -39,7 +53,13 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
     found = find_suspects(store, stats, limit)
     counts, first = build_problems(store)
     rows = choose_varied(stats, samples)
-    sheet = contact_sheet(store, rows, view, {suspect.row: suspect for suspect in found})
+    scores = None
+    if predictions is not None:
+        from ocrstore.evaluation.predictions import Scores, read_predictions
+
+        scores = Scores(store, read_predictions(predictions, store.keys))
+        rows = scores.worst_first()[:samples]
+    sheet = contact_sheet(store, rows, view, {suspect.row: suspect for suspect in found}, scores)
     shown = "" if len(rows) == len(store) else f" ({len(rows)} of {len(store):,})"
     sections = [
         ("sheet", f"Pictures{shown}", sheet),
@@ -64,9 +84,11 @@ def make_report(store: Store, *, samples: int = SAMPLES, suspects: int = SUSPECT
     return pages.page(f"{name}: a report", sections, pages.lead_in(facts))
 
 
-def write_report(store: Store, out: Path, *, samples: int = SAMPLES) -> int:
+def write_report(
+    store: Store, out: Path, *, samples: int = SAMPLES, predictions: Path | None = None
+) -> int:
     """Write the report to a file atomically; return its size in bytes."""
-    data = make_report(store, samples=samples).encode()
+    data = make_report(store, samples=samples, predictions=predictions).encode()
     try:
         with replaced(out) as partial:
             partial.write_bytes(data)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
+from ocrstore.evaluation.predictions import Scores
 from ocrstore.inspection.polygon_stats import PolygonStats
 from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
 from ocrstore.report.charts import Markup, join, tag
@@ -93,6 +94,7 @@ def contact_sheet(
     rows: Sequence[int],
     view: StoredView | None,
     suspects: dict[int, Suspect],
+    scores: Scores | None = None,
 ) -> Markup:
     """Draw the chosen samples; a note if the store has no picture column."""
     cards = []
@@ -109,30 +111,38 @@ def contact_sheet(
         names |= set(thumbnail.overlays)
         facts = sample_facts(store, store.keys[row])
         before, after = rows[place - 1], rows[(place + 1) % len(rows)]
-        cards.append(_card(facts, thumbnail, suspects.get(row), before, after))
+        cards.append(_card(facts, thumbnail, suspects.get(row), before, after, scores))
     if not cards:
         return tag("p", "The store has no column of pictures to show.", class_="note")
     shown = tag("div", *cards, class_="cards")
-    return join([_toolbar(names, polygons=has_polygons), shown])
+    toolbar = _toolbar(names, polygons=has_polygons, predictions=scores is not None)
+    return join([toolbar, shown])
 
 
-def outlines(facts: SampleFacts, thumbnail: Thumbnail) -> Markup | None:
-    """Draw a sample's polygons over its thumbnail."""
+def outlines(
+    facts: SampleFacts, thumbnail: Thumbnail, scores: Scores | None = None
+) -> Markup | None:
+    """Draw a sample's polygons, and boxes that a detector found, over its thumbnail."""
     drawn = [
-        _polygon(points, ignored, text, thumbnail)
+        _polygon(points, "ignored" if ignored else "counted", text, thumbnail)
         for points, ignored, text in zip(*(facts.annotation or ([], [], []))[:3], strict=True)
     ]
+    for found in () if scores is None else scores.boxes(facts.row):
+        score = None if found.score is None else f"{found.score:.2f}"
+        drawn.append(_polygon(found.points, "found", score, thumbnail))
     if not drawn:
         return None
     box = f"0 0 {thumbnail.width} {thumbnail.height}"
     return tag("svg", *drawn, viewBox=box, preserveAspectRatio="none", class_="marks")
 
 
-def _toolbar(names: set[str], *, polygons: bool) -> Markup:
+def _toolbar(names: set[str], *, polygons: bool, predictions: bool) -> Markup:
     boxes = []
     if polygons:
         boxes.append(_toggle("polygons", "polygons", "counted", checked=True))
         boxes.append(_toggle("ignored", "ignored", "ignored", checked=True))
+    if predictions:
+        boxes.append(_toggle("found", "predictions", "found", checked=True))
     for name, words in (("prob_map", "probability"), ("thresh_map", "threshold")):
         if name in names:
             boxes.append(_toggle(name, words, name))
@@ -145,7 +155,12 @@ def _toggle(name: str, words: str, colour: str, *, checked: bool = False) -> Mar
 
 
 def _card(
-    facts: SampleFacts, thumbnail: Thumbnail, suspect: Suspect | None, before: int, after: int
+    facts: SampleFacts,
+    thumbnail: Thumbnail,
+    suspect: Suspect | None,
+    before: int,
+    after: int,
+    scores: Scores | None,
 ) -> Markup:
     name = f"s{facts.row}"
     frame = tag(
@@ -155,7 +170,7 @@ def _card(
             tag("img", src=uri, alt="", class_=f"over {kind}")
             for kind, uri in thumbnail.overlays.items()
         ),
-        outlines(facts, thumbnail),
+        outlines(facts, thumbnail, scores),
         href=f"#{name}",
         class_="frame",
         style=f"--ratio:{thumbnail.width / thumbnail.height:.4f}",
@@ -166,6 +181,8 @@ def _card(
         words.append(f"{count} polygon{'' if count == 1 else 's'}")
         if ignored:
             words.append(f"{ignored} ignored")
+    if scores is not None:
+        words.append(f"H-mean {scores.numbers['hmean'][facts.row]:.3f}")
     caption = tag(
         "figcaption",
         tag("b", tag("bdi", facts.key)),
@@ -189,7 +206,7 @@ def _damaged(key: str, row: int, why: str) -> Markup:
 
 
 def _polygon(
-    points: npt.NDArray[np.float32], ignored: bool, text: str | None, thumbnail: Thumbnail
+    points: npt.NDArray[np.floating], kind: str, text: str | None, thumbnail: Thumbnail
 ) -> Markup | None:
     moved = np.c_[points, np.ones(len(points))] @ thumbnail.to_frame.T
     with np.errstate(all="ignore"):
@@ -198,7 +215,7 @@ def _polygon(
         return None
     corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed.tolist())
     title = tag("title", text) if text else None
-    return tag("polygon", title, points=corners, class_="ignored" if ignored else "counted")
+    return tag("polygon", title, points=corners, class_=kind)
 
 
 def make_thumbnail(

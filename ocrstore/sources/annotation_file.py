@@ -1,18 +1,24 @@
-"""Read annotation files as text or JSON: encodings, duplicate keys, errors with their position."""
+"""Read annotation files as text, JSON or XML: encodings, duplicate keys, where errors are."""
 
 from __future__ import annotations
 
 import codecs
 import json
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
 
+from ocrstore.annotation import ReadableFile
 from ocrstore.errors import SourceError
 from ocrstore.keys import shown
 
 _HEAD_NBYTES = 1 << 16
+LINE_END = re.compile(r"\r\n|\n|\r")
+"""Not `str.splitlines`, which also splits at U+2028 and the like."""
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16: its mark begins with that one
@@ -90,10 +96,37 @@ def parse_json(text: str, *, where: str) -> tuple[Any, list[Flaw]]:
         raise UnusableAnnotationError("bad-json", f"{where}: not usable JSON: {exc}") from exc
 
 
+def _xml_parser(where: str) -> expat.XMLParserType:
+    """Return a parser that refuses entities: they expand without bound, or name other files."""
+
+    def refuse(name: str, *_: object) -> None:
+        message = f"{where}: declares the entity {shown(name)!r}; XML with entities is not read"
+        raise UnusableAnnotationError("bad-xml", message)
+
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.EntityDeclHandler = refuse
+    return parser
+
+
+def parse_xml(text: str, *, where: str) -> Element:
+    """Parse XML without a document type's entities."""
+    parser, tree = _xml_parser(where), TreeBuilder()
+    parser.StartElementHandler = tree.start
+    parser.EndElementHandler = tree.end
+    parser.CharacterDataHandler = tree.data
+    try:
+        parser.Parse(text.lstrip(), True)
+    except expat.ExpatError as exc:
+        message = f"{where}: not XML at line {exc.lineno}: {expat.errors.messages[exc.code]}"
+        raise UnusableAnnotationError("bad-xml", message) from exc
+    return tree.close()
+
+
 class AnnotationFile:
     """One annotation file, read lazily; JSON is parsed once. Keeps no file open."""
 
-    def __init__(self, path: Path, relative: str) -> None:
+    def __init__(self, path: ReadableFile, relative: str) -> None:
         self.path = path
         self.relative = relative
         """POSIX path from the annotations folder (or just the name)."""
@@ -152,15 +185,62 @@ class AnnotationFile:
         """Whether the file begins as a JSON object or list does, without reading all of it."""
         return self.head.lstrip()[:1] in ("{", "[")
 
+    def value(self) -> Any:
+        """Return the parsed JSON, None if it is none; for recognising only."""
+        if not self.looks_like_json():
+            return None
+        try:
+            return self.json()[0]
+        except UnusableAnnotationError:
+            return None
+
     def document(self) -> dict[str, Any]:
         """Return the parsed JSON if it is an object, else {}; for recognising only."""
-        if not self.looks_like_json():
-            return {}
-        try:
-            value, _ = self.json()
-        except UnusableAnnotationError:
-            return {}
+        value = self.value()
         return value if isinstance(value, dict) else {}
+
+    def first_object(self) -> dict[str, Any]:
+        """Return the JSON object of the whole file, or of its first line; for recognising only."""
+        value = self.value()
+        if value is None and self.looks_like_json():
+            try:
+                value = next(self.json_lines(), ("", None))[1]
+            except UnusableAnnotationError:
+                return {}
+        return value if isinstance(value, dict) else {}
+
+    def json_lines(self) -> Iterator[tuple[str, Any]]:
+        """Yield where each line that is not empty stands, and its JSON; or a Flaw in its place."""
+        text, flaw = self.text()
+        if flaw:
+            yield self.shown, flaw
+        for number, line in enumerate(LINE_END.split(text), start=1):
+            if line.strip():
+                where = f"{self.shown} line {number}"
+                try:
+                    value, flaws = parse_json(line, where=where)
+                except UnusableAnnotationError as exc:
+                    yield where, Flaw(exc.kind, f"{exc.message}; left out", region=False)
+                else:
+                    yield from ((where, found) for found in flaws)
+                    yield where, value
+
+    def xml(self) -> tuple[Element, Flaw | None]:
+        """Return the root of an XML file, and a flaw if its encoding is wrong."""
+        text, flaw = self.text()
+        return parse_xml(text, where=self.shown), flaw
+
+    def xml_elements(self) -> list[tuple[str, dict[str, str]]]:
+        """Return names and attributes of the elements in the head; for recognising only."""
+        found: list[tuple[str, dict[str, str]]] = []
+        if self.head.lstrip()[:1] == "<":
+            parser = _xml_parser(self.shown)
+            parser.StartElementHandler = lambda name, attributes: found.append((name, attributes))
+            try:
+                parser.Parse(self.head.lstrip(), False)
+            except (expat.ExpatError, UnusableAnnotationError):
+                return found
+        return found
 
     def unread(self) -> AnnotationFile:
         """Return a copy without cached content, cheap to pickle."""

@@ -14,10 +14,10 @@ from ocrstore.sources.validate import (
     for_file,
     member,
     need,
+    text_in,
     whole_document,
 )
 
-_TEXT_KEYS = ("utf8_string", "text", "transcription")
 _OUTLINE_KEYS = ("segmentation", "mask", "polygon", "points")
 
 
@@ -114,18 +114,10 @@ def _regions(annotation: Any, where: str) -> Iterator[Region | Flaw]:
     else:
         yield Flaw("missing-key", f"{where}: neither segmentation nor bbox; left out")
         return
-    text, ignored = _text(annotation), _ignored(annotation)
+    # CVAT keeps texts in attributes
+    text, ignored = text_in(annotation, annotation.get("attributes")), _ignored(annotation)
     for part in parts:
         yield Region(part, text, ignored=ignored, language=annotation.get("language"), flaws=flaws)
-
-
-def _text(annotation: dict[str, Any]) -> object:
-    attributes = annotation.get("attributes")  # where CVAT keeps them
-    for place in (annotation, attributes if isinstance(attributes, dict) else {}):
-        for key in _TEXT_KEYS:
-            if place.get(key) is not None:
-                return place[key]
-    return None
 
 
 def _ignored(annotation: dict[str, Any]) -> object:

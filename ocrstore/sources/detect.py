@@ -14,12 +14,13 @@ from pathlib import Path
 from ocrstore.errors import SourceError
 from ocrstore.keys import shown
 from ocrstore.sources.annotation_file import AnnotationFile, UnusableAnnotationError
+from ocrstore.sources.archives import is_archive, list_archives
 from ocrstore.sources.dialect import Dialect, all_dialects, get_dialect
 from ocrstore.sources.pictures import FoundFile, Listing, list_folder
 
 SIBLING_FOLDERS = ("gt", "annotations", "labels")
 """Folders beside the images folder that are looked into when no annotations are named."""
-SIBLING_FILES = ("gt.json", "annotations.json", "Label.txt")
+SIBLING_FILES = ("gt.json", "annotations.json", "annotations.xml", "labels.json", "Label.txt")
 """Files beside the images folder that are looked at; also `<images folder>.json` and `.txt`."""
 _LOOKED_AT = 16
 
@@ -56,8 +57,8 @@ def find(images: Path, listing: Listing, *, annotations: Path | None, format: st
 def _find_named(annotations: Path, wanted: Dialect | None) -> Found:
     where = shown(annotations)
     listed: Listing | None = None
-    if annotations.is_dir():
-        listed = list_folder(annotations)
+    if annotations.is_dir() or is_archive(annotations):
+        listed = list_folder(annotations) if annotations.is_dir() else list_archives(annotations)
         files, folder = _files(listed.others), True
     elif annotations.is_file():
         files, folder = [AnnotationFile(annotations, annotations.name)], False

@@ -7,6 +7,7 @@ all dialects.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import TypeVar
 
 from ocrstore.errors import SourceError
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw
+
+_PREFIX = re.compile(r"^(?:poly_)?(?:gt|res)_", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Region:
     """True, False, 0, 1 or nothing."""
     language: object = None
     flaws: tuple[Flaw, ...] = ()
+    relative: bool = False
+    """True when the points are shares of the upright picture's width and height."""
 
 
 class Dialect(ABC):
@@ -72,9 +77,13 @@ class Dialect(ABC):
     def entries(self, file: AnnotationFile) -> Iterable[Entry | Flaw]:
         """Yield the pictures that a file is about; called once, when the source is opened.
 
-        By default: one picture, named like the file without its suffix; the record is the file.
+        By default: one picture, named like the file without its suffix, or without a prefix as in
+        `gt_img_1.txt`; the record is the file.
         """
-        yield Entry(names=(file.stem,), record=file.unread(), where=file.shown)
+        folder, slash, stem = file.stem.rpartition("/")
+        bare = _PREFIX.sub("", stem)
+        names = (file.stem,) if bare in (stem, "") else (file.stem, folder + slash + bare)
+        yield Entry(names=names, record=file.unread(), where=file.shown)
 
     @abstractmethod
     def regions(self, entry: Entry) -> Iterable[Region | Flaw]:
@@ -83,10 +92,22 @@ class Dialect(ABC):
         Raise `UnusableAnnotationError` when the entry as a whole cannot be used.
         """
 
+    def key(self, entry: Entry) -> str | None:
+        """Return the sample's key if the annotation has one; by default the picture's name."""
+        del entry
+        return None
+
     def other_names(self, entry: Entry) -> Sequence[str]:
         """Return further names for an entry that matched no picture; may be slow."""
         del entry
         return ()
+
+
+def file_of(entry: Entry) -> AnnotationFile:
+    """Return the file of an entry that is about one file."""
+    if not isinstance(entry.record, AnnotationFile):
+        raise TypeError("an entry of another dialect")
+    return entry.record.unread()
 
 
 _DIALECTS: dict[str, Dialect] = {}

@@ -11,6 +11,7 @@ ICDAR's layouts and those that look like them:
 | rctw | 8 numbers, 0 or 1 for difficult, quoted text: RCTW-17 |
 | ctw1500 | 28 numbers, `####`, text: CTW1500, test |
 | ctw1500-offsets | 4 numbers of a box, 28 offsets from its corner: CTW1500, training |
+| yolo-obb | a class, 8 shares of the picture's size (more in YOLO's segmentations) |
 
 One layout is chosen for all files of a source (box and quad: for each file), because one file alone
 cannot tell a polygon of five points from a quadrilateral with the text "100,000".
@@ -19,12 +20,17 @@ cannot tell a polygon of five points from a quadrilateral with the text "100,000
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ocrstore.errors import SourceError
-from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
-from ocrstore.sources.dialect import Dialect, Entry, Region, get_dialect, register
+from ocrstore.sources.annotation_file import (
+    LINE_END,
+    AnnotationFile,
+    Flaw,
+    UnusableAnnotationError,
+)
+from ocrstore.sources.dialect import Dialect, Entry, Region, file_of, get_dialect, register
 from ocrstore.sources.validate import box_region_points, brief
 
 _NUMBER = r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)"
@@ -34,10 +40,8 @@ _FIELD = {
     " ": re.compile(rf"\s*({_NUMBER})(?:\s+|$)", re.IGNORECASE | re.ASCII),
 }
 _COMMA_FIRST = re.compile(rf"\s*{_NUMBER}\s*,", re.IGNORECASE | re.ASCII)
-_LINE_END = re.compile(
-    r"\r\n|\n|\r"
-)  # not str.splitlines, which also splits at U+2028 and the like
-_PREFIX = re.compile(r"^(?:poly_)?(?:gt|res)_", re.IGNORECASE)
+_FOREIGN = re.compile(r"\s*(?:[{\[<]|x:\s*\[\[)")
+"""How others begin: JSON, XML, Total-Text, whose arrays go on in lines of numbers."""
 SCRIPTS = frozenset(
     "arabic latin chinese japanese korean bangla hindi symbols mixed none".split()  # noqa: SIM905 - read
 )
@@ -63,7 +67,7 @@ class _Line:
 
 def _lines(text: str) -> list[_Line]:
     lines: list[_Line] = []
-    for number, line in enumerate(_LINE_END.split(text.removeprefix("\ufeff")), start=1):
+    for number, line in enumerate(LINE_END.split(text.removeprefix("\ufeff")), start=1):
         if not line.strip():
             continue
         field = _FIELD["," if _COMMA_FIRST.match(line) else " "]
@@ -111,6 +115,18 @@ def _is_ctw1500_offsets(line: _Line) -> bool:
     return all(inside) and all(0 <= y <= bottom - top for y in offsets[1::2])
 
 
+def _is_yolo(line: _Line) -> bool:
+    shares = line.values[1:]
+    return (
+        len(shares) >= 8
+        and len(shares) % 2 == 0
+        and line.rest(len(line.values)) is None
+        and line.values[0] >= 0
+        and line.values[0].is_integer()
+        and all(-0.5 <= share <= 1.5 for share in shares)  # corners may lie outside
+    )
+
+
 def _is_near(line: _Line) -> bool:
     """Return whether the numbers after the eighth lie near the first four points: more points.
 
@@ -132,6 +148,7 @@ def _polygon_lines(lines: Sequence[_Line]) -> tuple[int, int]:
 
 
 _EVERY_LINE: tuple[tuple[str, Callable[[_Line], bool]], ...] = (
+    ("yolo-obb", _is_yolo),
     ("rctw", _is_rctw),
     ("ctw1500", _is_ctw1500),
     ("ctw1500-offsets", _is_ctw1500_offsets),
@@ -147,16 +164,17 @@ def _choose(files: Sequence[AnnotationFile]) -> str:
     lines = [line for file in files[::step] for line in _lines(file.head) if len(line.values) >= 4]
     if not lines:
         return "icdar"
-    where = files[0].shown
-    if all(0 <= value <= 1 for line in lines for value in line.values[:8]):
-        raise SourceError(
-            f"{where} and {len(files) - 1} more: every coordinate lies between 0 and 1, so they "
-            "are shares of the picture's size or something else than points. Convert them to "
-            "pixels, or name the dialect with --format (icdar takes them as pixels)"
-        )
     for name, fits in _EVERY_LINE:
         if all(map(fits, lines)):
             return name
+    where = files[0].shown
+    if all(0 <= value <= 1 for line in lines for value in line.values[1:8]):  # a class may be first
+        raise SourceError(
+            f"{where} and {len(files) - 1} more: every coordinate lies between 0 and 1, so they "
+            "are shares of the picture's size or something else than points. Convert them to "
+            "pixels, or name the dialect with --format (icdar takes them as pixels, yolo-obb as a "
+            "class and shares)"
+        )
     near, far = _polygon_lines(lines)
     quads = sum(len(line.values) >= 8 for line in lines)
     if near <= 0.02 * quads:
@@ -208,7 +226,7 @@ class Icdar(Dialect):
 
         Only `icdar` recognises; `choose` then picks the layout from many files.
         """
-        if self._layout != "auto" or file.looks_like_json():
+        if self._layout != "auto" or _FOREIGN.match(file.head):
             return False
         return _file_layout(_lines(file.head)) is not None
 
@@ -216,19 +234,14 @@ class Icdar(Dialect):
         """Pick the layout that all files have."""
         return get_dialect(_choose(files))
 
-    def entries(self, file: AnnotationFile) -> Iterable[Entry]:
-        """Give the one picture the file is named after: `gt_img_1.txt`, `img_1.jpg.txt`."""
-        folder, slash, stem = file.stem.rpartition("/")
-        bare = _PREFIX.sub("", stem)
-        names = (file.stem,) if bare in (stem, "") else (file.stem, folder + slash + bare)
-        yield Entry(names=names, record=file.unread(), where=file.shown)
+    def frame(self, entry: Entry) -> str | None:
+        """Return `upright` where the points are shares of the upright picture."""
+        del entry
+        return "upright" if self._layout == "yolo-obb" else None
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
         """Read the file's lines."""
-        file = entry.record
-        if not isinstance(file, AnnotationFile):
-            raise TypeError("an entry of another dialect")
-        text, flaw = file.text()
+        text, flaw = file_of(entry).text()
         if flaw:
             yield flaw
         lines = _lines(text)
@@ -272,6 +285,8 @@ def _numbers_used(line: _Line, layout: str) -> int:
     found = len(line.values)
     if layout == "poly":
         return found - found % 2 if found >= 6 else 0
+    if layout == "yolo-obb":
+        return found if found >= 7 and found % 2 else 0
     need = {"box": 4, "rctw": 9, "ctw1500": 28, "ctw1500-offsets": 32}.get(layout, 8)
     return need if found >= need else 0
 
@@ -289,6 +304,8 @@ def _region(
         return Region(points, text, language=language)
     if layout == "rctw":
         return Region(values[:8], text, ignored=values[8] == 1)
+    if layout == "yolo-obb":
+        return Region(values[1:], relative=True)
     if layout == "ctw1500-offsets":
         left, top = values[:2]
         return Region([v + (top if i % 2 else left) for i, v in enumerate(values[4:])], text)
@@ -303,9 +320,10 @@ def _bad_line(line: _Line, layout: str, where: str) -> Flaw:
         "rctw": "nine",
         "ctw1500": "28",
         "ctw1500-offsets": "32",
+        "yolo-obb": "a class and six or more",
     }.get(layout, "eight")
     kind = "bad-line"
-    if found % 2:
+    if found % 2 and layout != "yolo-obb":
         kind = "odd-coordinates"
     elif found in (2, 4):
         kind = "too-few-points"
@@ -325,5 +343,6 @@ for _name, _layout, _looks_for in (
     ("rctw", "rctw", "as icdar, with lines of eight numbers, 0 or 1, and a quoted text"),
     ("ctw1500", "ctw1500", "as icdar, with lines of 28 numbers, #### and a text"),
     ("ctw1500-offsets", "ctw1500-offsets", "as icdar, with lines of a box and 28 offsets in it"),
+    ("yolo-obb", "yolo-obb", "as icdar, with lines of a class and eight shares of the size"),
 ):
     register(Icdar(_name, _layout, _looks_for))

@@ -6,12 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
-from ocrstore.sources.dialect import Dialect, Entry, Region, register
-from ocrstore.sources.match_names import folded, tidy
-from ocrstore.sources.validate import box_points, brief, for_file, member, need, whole_document
+from ocrstore.sources.dialect import Dialect, Entry, Region, file_of, register
+from ocrstore.sources.match_names import name_disagrees
+from ocrstore.sources.validate import (
+    box_points,
+    brief,
+    for_file,
+    ignored_in,
+    member,
+    need,
+    whole_document,
+)
 
-_POLYGONS = frozenset({"polygon", "rotation", "quadrilateral"})
-_IGNORE_FLAGS = ("ignore", "ignored", "difficult", "illegible")
+_POLYGONS = ("polygon", "rotation", "quadrilateral")  # a tuple: a type may be any JSON value
 
 
 @register
@@ -29,10 +36,8 @@ class LabelMe(Dialect):
 
     def other_names(self, entry: Entry) -> Sequence[str]:
         """Read `imagePath`, for a file that is not named like its picture."""
-        if not isinstance(entry.record, AnnotationFile):
-            return ()
         try:
-            document, _ = whole_document(entry.record.unread())
+            document, _ = whole_document(file_of(entry))
         except UnusableAnnotationError:
             return ()
         name = document.get("imagePath")
@@ -40,22 +45,13 @@ class LabelMe(Dialect):
 
     def regions(self, entry: Entry) -> Iterator[Region | Flaw]:
         """Yield the shapes that are polygons or rectangles."""
-        if not isinstance(entry.record, AnnotationFile):
-            raise TypeError("an entry of another dialect")
-        document, flaws = whole_document(entry.record.unread())
+        document, flaws = whole_document(file_of(entry))
         yield from map(for_file, flaws)
         shapes = need(document, "shapes", list, where=entry.where)
         name = document.get("imagePath")
-        if isinstance(name, str) and not self._agree(name, entry.names[0]):
-            message = f"{entry.where}: its imagePath is {brief(name)}"
-            yield Flaw("name-disagrees", message, region=False)
+        yield from name_disagrees(entry, name)
         for i, shape in enumerate(shapes):
             yield self._region(shape, f"{entry.where} shapes[{i}]")
-
-    @staticmethod
-    def _agree(image_path: str, stem: str) -> bool:
-        picture, own = (folded(tidy(name)).rpartition("/")[2] for name in (image_path, stem))
-        return picture == own or picture.rpartition(".")[0] == own
 
     @staticmethod
     def _region(shape: Any, where: str) -> Region | Flaw:
@@ -70,6 +66,5 @@ class LabelMe(Dialect):
             points = box_points(left, top, right, bottom)
         elif kind not in _POLYGONS and kind != "rectangle":
             return Flaw("unsupported-shape", f"{where}: a shape of type {brief(kind)}; left out")
-        flags = shape.get("flags")
-        ignored = isinstance(flags, dict) and any(flags.get(flag) is True for flag in _IGNORE_FLAGS)
+        ignored = ignored_in(shape.get("flags")) is True
         return Region(points, shape.get("label"), ignored=ignored or shape.get("difficult"))

@@ -16,11 +16,12 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ocrstore.annotation import Problem
 from ocrstore.keys import shown
+from ocrstore.sources.annotation_file import Flaw
 from ocrstore.sources.dialect import Dialect, Entry
 from ocrstore.sources.pictures import FoundFile, is_picture_name
 
@@ -47,6 +48,16 @@ def tidy(name: str) -> str:
         elif part not in ("", "."):
             parts.append(part)
     return "/".join(parts)
+
+
+def name_disagrees(entry: Entry, name: object) -> Iterator[Flaw]:
+    """Yield a note if a file names another picture than the one that it is named after."""
+    if not isinstance(name, str):
+        return
+    picture, *own = (folded(tidy(n)).rpartition("/")[2] for n in (name, *entry.names))
+    if picture not in own and picture.rpartition(".")[0] not in own:
+        message = f"{entry.where}: names the picture {shown(name)}"
+        yield Flaw("name-disagrees", message, region=False)
 
 
 def _stem(path: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ocrstore.sources.annotation_file import (
+    LINE_END,
     AnnotationFile,
     Flaw,
     UnusableAnnotationError,
@@ -15,7 +15,6 @@ from ocrstore.sources.dialect import Dialect, Entry, Region, register
 from ocrstore.sources.validate import brief, for_file, member
 
 _IGNORED = frozenset({"###", "*"})
-_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 @register
@@ -39,7 +38,7 @@ class Paddle(Dialect):
         text, flaw = file.text()
         if flaw:
             yield flaw
-        for number, line in enumerate(_LINE_END.split(text), start=1):
+        for number, line in enumerate(LINE_END.split(text), start=1):
             if not line.strip():
                 continue
             where = f"{file.shown} line {number}"

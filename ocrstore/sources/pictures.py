@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ocrstore.annotation import Problem
+from ocrstore.annotation import Problem, ReadableFile
 from ocrstore.errors import SourceError
 from ocrstore.keys import key_of, shown
 
@@ -30,7 +30,7 @@ class FoundFile:
 
     relative: str
     """POSIX path from the folder, with undecodable bytes as `os.fsdecode` gives them."""
-    path: Path
+    path: ReadableFile
 
     @property
     def key(self) -> str:
@@ -45,6 +45,11 @@ class Listing:
     pictures: tuple[FoundFile, ...]
     others: tuple[FoundFile, ...]
     problems: tuple[Problem, ...]
+
+
+def is_hidden(relative: str) -> bool:
+    """Return whether a file or a folder before it is hidden, or left by a system."""
+    return any(part.startswith(".") or part.lower() in _JUNK for part in relative.split("/"))
 
 
 def is_picture_name(name: str) -> bool:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-from ocrstore.annotation import Problem, SourceSample
-from ocrstore.errors import SourceError, UnknownSampleError
-from ocrstore.keys import shown
+from ocrstore.annotation import FoundSample, Problem, ReadableFile
+from ocrstore.errors import DecodeError, SourceError, UnknownSampleError
+from ocrstore.keys import path_of, shown
+from ocrstore.sources import list_file
 from ocrstore.sources.annotation_file import Flaw, UnusableAnnotationError
+from ocrstore.sources.archives import is_archive, list_archives
 from ocrstore.sources.detect import Found, find
 from ocrstore.sources.dialect import Dialect, Entry, get_dialect
 from ocrstore.sources.match_names import Matches, folded, match, plain
+from ocrstore.sources.parquet import find_parquet, read_parquet
 from ocrstore.sources.pictures import FoundFile, Listing, collisions, list_folder
+from ocrstore.sources.rows import RowDialect
 from ocrstore.sources.validate import judge
 
 
@@ -27,16 +35,18 @@ class Source:
 
     def __init__(
         self,
-        images: Path,
+        images: Path | None,
         pictures: tuple[FoundFile, ...],
         dialect: Dialect,
         entries: dict[int, Entry],
         *,
         problems: tuple[Problem, ...],
         description: str,
-        annotation_files: tuple[Path, ...],
+        annotation_files: tuple[ReadableFile, ...],
+        attributes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.images = images
+        """The folder, archive, list or table; None if the samples came from Python."""
         self.problems = problems
         """What concerns the source as a whole; each sample carries its own."""
         self.description = description
@@ -45,6 +55,7 @@ class Source:
         self._pictures = pictures
         self._dialect = dialect
         self._entries = entries
+        self._attributes = attributes or {}
         self._rows: dict[str, int] | None = None
 
     @property
@@ -57,21 +68,45 @@ class Source:
         """Every sample's key, sorted."""
         return tuple(picture.key for picture in self._pictures)
 
+    @property
+    def attributes(self) -> Mapping[str, Mapping[str, Any]]:
+        """The further values for the index that samples have, by key."""
+        return self._attributes
+
+    def only(self, keys: Collection[str]) -> Source:
+        """Return the source of some of its pictures."""
+        rows = [row for row, picture in enumerate(self._pictures) if picture.key in keys]
+        return Source(
+            self.images,
+            tuple(self._pictures[row] for row in rows),
+            self._dialect,
+            {new: self._entries[row] for new, row in enumerate(rows) if row in self._entries},
+            problems=tuple(p for p in self.problems if p.key is None or p.key in keys),
+            description=f"{len(rows)} of {self.description}",
+            annotation_files=self.annotation_files,
+            attributes=self._attributes,
+        )
+
     def __len__(self) -> int:
         return len(self._pictures)
 
-    def __iter__(self) -> Iterator[SourceSample]:
+    def __iter__(self) -> Iterator[FoundSample]:
         return (self.at(row) for row in range(len(self)))
 
-    def __getitem__(self, key: str) -> SourceSample:
+    def __getitem__(self, key: str) -> FoundSample:
         if self._rows is None:
             self._rows = {picture.key: row for row, picture in enumerate(self._pictures)}
         if key not in self._rows:
-            raise UnknownSampleError(f"{shown(self.images)}: no picture has the key {key!r}")
+            raise UnknownSampleError(f"{self.description}: no picture has the key {key!r}")
         return self.at(self._rows[key])
 
-    def at(self, row: int) -> SourceSample:
+    def at(self, row: int) -> FoundSample:
         """Read the annotation of the picture at a position in key order."""
+        sample = self._read(row)
+        own = self._attributes.get(sample.key)
+        return replace(sample, attributes=own) if own else sample
+
+    def _read(self, row: int) -> FoundSample:
         picture = self._pictures[row]
         entry = self._entries.get(row)
         if entry is None:
@@ -79,18 +114,23 @@ class Source:
             if self.annotation_files:
                 message = f"{shown(picture.key)}: no annotation for this picture"
                 problems = (Problem("no-annotation", message, key=picture.key),)
-            return SourceSample(picture.key, picture.path, annotated=False, problems=problems)
+            return FoundSample(picture.key, picture.path, annotated=False, problems=problems)
         key, where = picture.key, entry.where
         try:
-            polygons, found = judge(self._dialect.regions(entry), key=key, where=where)
+            polygons, found = judge(
+                self._dialect.regions(entry),
+                key=key,
+                where=where,
+                size=lambda: _upright_size(picture.path, where),
+            )
         except UnusableAnnotationError as exc:
             unusable = Problem(exc.kind, f"{exc.message}; the annotation is left out", key=key)
         except Exception as exc:  # a dialect may be anyone's code; one picture must not end a build
             what = f"{where}: {type(exc).__name__} in the dialect {self.dialect}: {exc}"
             unusable = Problem("dialect-failed", shown(what), key=key)
         else:
-            return SourceSample(key, picture.path, tuple(polygons), problems=tuple(found))
-        return SourceSample(key, picture.path, annotated=False, problems=(unusable,))
+            return FoundSample(key, picture.path, tuple(polygons), problems=tuple(found))
+        return FoundSample(key, picture.path, annotated=False, problems=(unusable,))
 
 
 def open_source(
@@ -98,15 +138,43 @@ def open_source(
     *,
     annotations: str | os.PathLike[str] | None = None,
     format: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    columns_map: Mapping[str, str] | None = None,
 ) -> Source:
-    """Open a folder of pictures with its annotations.
+    """Open pictures with their annotations.
 
-    `annotations` is a file or a folder; without it they are searched beside the pictures and
-    beside the images folder. `format` names the dialect; without it the files are inspected. Raises
-    SourceError when there is no picture, no such file, or the dialect is not clear.
+    Args:
+        images: A folder; a tar or zip archive, or several (`"shots-{000..031}.tar"`,
+            `"a-*.zip"`); a list file (a path a line); a parquet file, or a folder of them.
+        annotations: A file, a folder or an archive; without it they are searched beside the
+            pictures and beside the images folder.
+        format: The dialect; without it the files are inspected.
+        include: Patterns such as `"train/*"`; only pictures whose key matches one are taken.
+        exclude: Pictures whose key matches one of these are left out.
+        columns_map: For parquet: what is called differently there, such as `{"text": "label"}`.
+
+    Raises:
+        SourceError: There is no picture or no such file, or the dialect is not clear.
     """
     root = Path(images)
-    listing = list_folder(root)
+    tables = find_parquet(root) if annotations is None else []
+    if tables:
+        listing, by_key = read_parquet(tables, columns_map)
+        listing = chosen(listing, include, exclude)
+        rows = {file.key: row for row, file in enumerate(listing.pictures)}
+        entries = {rows[key]: entry for key, entry in by_key.items() if key in rows}
+        return Source(
+            root,
+            listing.pictures,
+            RowDialect("parquet"),
+            entries,
+            problems=listing.problems,
+            description=f"{len(rows)} pictures in {shown(root)} ({len(tables)} parquet files), "
+            f"{len(entries)} annotated",
+            annotation_files=(),
+        )
+    listing = chosen(_list(images), include, exclude)
     if not listing.pictures:
         reasons = Counter(problem.kind for problem in listing.problems)
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(reasons.items()))
@@ -116,18 +184,19 @@ def open_source(
         )
     place = None if annotations is None else Path(annotations)
     found = find(root, listing, annotations=place, format=format)
-    entries, problems = _read(found)
-    matches = match(entries, listing.pictures, found.dialect)
-    if entries and not matches.entries:
-        found = _unrelated(found, root, entries, matches)
+    known, problems = _read(found)
+    matches = match(known, listing.pictures, found.dialect)
+    if known and not matches.entries:
+        found = _unrelated(found, root, known, matches)
         matches = Matches(problems=matches.problems if found.named else [])
         problems.append(Problem("unrelated-annotations", found.how))
     paths = tuple(file.path for file in found.files)
+    pictures, entries = _with_own_keys(listing.pictures, matches.entries, found.dialect)
     return Source(
         root,
-        listing.pictures,
+        pictures,
         found.dialect,
-        matches.entries,
+        entries,
         problems=(
             *listing.problems,
             *_passed_over(listing, found),
@@ -138,6 +207,61 @@ def open_source(
         description=_describe(root, listing, found, matches),
         annotation_files=paths,
     )
+
+
+def _list(place: str | os.PathLike[str]) -> Listing:
+    if is_archive(place):
+        return list_archives(place)
+    path = Path(place)
+    if path.is_file() and path.suffix.lower() in list_file.SUFFIXES:
+        return list_file.list_paths(path)
+    return list_folder(path)
+
+
+def chosen(listing: Listing, include: Sequence[str], exclude: Sequence[str]) -> Listing:
+    """Return a listing with only the pictures that patterns choose; `*` matches slashes as well."""
+    if not include and not exclude:
+        return listing
+    pictures = tuple(
+        file
+        for file in listing.pictures
+        if (not include or any(fnmatchcase(file.key, pattern) for pattern in include))
+        and not any(fnmatchcase(file.key, pattern) for pattern in exclude)
+    )
+    return replace(listing, pictures=pictures)
+
+
+def _with_own_keys(
+    pictures: tuple[FoundFile, ...], entries: dict[int, Entry], dialect: Dialect
+) -> tuple[tuple[FoundFile, ...], dict[int, Entry]]:
+    """Give pictures the keys that their annotations have, and sort them again."""
+    if type(dialect).key is Dialect.key:
+        return pictures, entries
+    renamed: dict[str, tuple[FoundFile, Entry | None]] = {}
+    for row, file in enumerate(pictures):
+        entry, key = entries.get(row), None
+        if entry is not None:
+            with suppress(UnusableAnnotationError):  # it is reported when the sample is read
+                key = dialect.key(entry)
+        own = file if key is None else replace(file, relative=path_of(key))
+        if own.key in renamed:
+            raise SourceError(f"two pictures have the key {shown(own.key)} in their annotations")
+        renamed[own.key] = own, entry
+    ordered = [renamed[key] for key in sorted(renamed)]
+    placed = {row: entry for row, (_, entry) in enumerate(ordered) if entry is not None}
+    return tuple(file for file, _ in ordered), placed
+
+
+def _upright_size(path: ReadableFile, where: str) -> tuple[int, int]:
+    from ocrstore.decode.decode import open_picture
+
+    try:
+        picture = open_picture(path.read_bytes())
+    except (DecodeError, OSError) as exc:
+        message = f"{where}: shares of a picture whose size cannot be read ({exc})"
+        raise UnusableAnnotationError("unknown-size", message) from exc
+    width, height = picture.size
+    return (height, width) if picture.orientation >= 5 else (width, height)
 
 
 def _read(found: Found) -> tuple[list[Entry], list[Problem]]:

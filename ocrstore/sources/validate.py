@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ COORDINATE_LIMIT = float(1 << 20)
 """No picture is this large; float32 still holds sixteenths of a pixel here."""
 IGNORED_TEXT = "###"
 """A region with this text is ignored in every dialect."""
+
+TEXT_KEYS = ("utf8_string", "text", "transcription")
+"""Names under which tools keep the text of a region, the first that is there counts."""
+IGNORE_KEYS = ("ignore", "ignored", "difficult", "illegible")
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _TRUE = ("true", "1", "yes")
@@ -31,9 +36,17 @@ class _RejectedError(Exception):
 
 
 def judge(
-    regions: Iterable[Region | Flaw], *, key: str, where: str
+    regions: Iterable[Region | Flaw],
+    *,
+    key: str,
+    where: str,
+    size: Callable[[], tuple[int, int]] = lambda: (1, 1),
 ) -> tuple[list[Polygon], list[Problem]]:
-    """Validate the regions of one sample; each becomes a polygon or a problem."""
+    """Validate the regions of one sample; each becomes a polygon or a problem.
+
+    `size` returns width and height of the upright picture; called once, if a region is relative.
+    """
+    size = functools.cache(size)
     polygons: list[Polygon] = []
     problems: list[Problem] = []
     position = 0
@@ -45,7 +58,7 @@ def judge(
             continue
         flaws: list[tuple[str, str]] = [(flaw.kind, flaw.message) for flaw in region.flaws]
         try:
-            points = _points(region.points)
+            points = _points(region.points, size() if region.relative else None)
         except _RejectedError as exc:
             flaws.append((exc.kind, f"{where}, region {position}: {exc.message}; left out"))
         else:
@@ -83,6 +96,60 @@ def box_region_points(box: object, *, sides: bool) -> list[list[object]] | str:
     return box_points(left, top, right, bottom)
 
 
+def rotated_box_points(
+    box: Sequence[float], angle: float, *, centred: bool
+) -> list[list[float]] | str:
+    """Return the corners of x, y, width, height after a clockwise turn; or what is wrong.
+
+    The turn, in radians, is about the box's centre (`centred`) or its top left corner.
+    """
+    corners = box_region_points(tuple(box), sides=True)
+    if isinstance(corners, str):
+        return corners
+    if not math.isfinite(angle):
+        return f"an angle is a number, found {angle}"
+    left, top, width, height = box
+    x, y = (left + width / 2, top + height / 2) if centred else (left, top)
+    cos, sin = math.cos(angle), math.sin(angle)
+    return [
+        [x + cos * (px - x) - sin * (py - y), y + sin * (px - x) + cos * (py - y)]
+        for px, py in (
+            (left, top),
+            (left + width, top),
+            (left + width, top + height),
+            (left, top + height),
+        )
+    ]
+
+
+def floats(values: Iterable[Any]) -> list[float] | None:
+    """Return numbers and texts of numbers as floats; None if one is neither."""
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def number(text: str) -> float | str:
+    """Return a text as a float, or as it is where it is none, so that its region is refused."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def text_in(*places: object) -> object:
+    """Return the text of a region from the first object that has one."""
+    found = (p[key] for p in places if isinstance(p, dict) for key in TEXT_KEYS if key in p)
+    return next((text for text in found if text is not None), None)
+
+
+def ignored_in(place: object) -> object:
+    """Return the flag of an object that says that a region is to be ignored."""
+    flags = [place[key] for key in IGNORE_KEYS if key in place] if isinstance(place, dict) else []
+    return next((flag for flag in flags if str(flag).lower() in _TRUE), flags[0] if flags else None)
+
+
 def brief(value: object) -> str:
     """Show a value in a message, shortened, as valid Unicode."""
     shown = ascii(value) if not isinstance(value, int) else _brief_int(value)
@@ -99,7 +166,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
-def _points(points: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _points(points: Any, size: tuple[int, int] | None) -> np.ndarray[Any, np.dtype[np.float32]]:
     if isinstance(points, np.ndarray):
         points = points.tolist()
     if not isinstance(points, list | tuple):
@@ -130,7 +197,12 @@ def _points(points: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
             raise _RejectedError("not-finite", f"a coordinate is {value}")
         if not -COORDINATE_LIMIT <= value <= COORDINATE_LIMIT:
             raise _RejectedError("huge-coordinates", f"a coordinate is {brief(value)}")
-    return np.array(values, dtype=np.float32).reshape(-1, 2)
+    array = np.array(values, dtype=np.float32).reshape(-1, 2)
+    if size is not None:
+        array *= np.array(size, np.float32)
+        if np.abs(array).max() > COORDINATE_LIMIT:
+            raise _RejectedError("huge-coordinates", f"a share of the size is {brief(max(values))}")
+    return array
 
 
 def _text(text: object, odd: list[tuple[str, str]]) -> str | None:

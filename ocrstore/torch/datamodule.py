@@ -6,11 +6,14 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from ocrstore.errors import SchemaError
+from ocrstore.keys import fraction_of
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
 from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
@@ -34,7 +37,7 @@ class OCRDataModule(LightningDataModule):
         self,
         *,
         train: Paths | None = None,
-        val: Paths | None = None,
+        val: Paths | float | None = None,
         test: Paths | None = None,
         predict: Paths | None = None,
         batch_size: int = 16,
@@ -58,7 +61,9 @@ class OCRDataModule(LightningDataModule):
 
         Args:
             train: The stores for training, as `OCRStoreDataset` takes them; shuffled.
-            val: The stores for validation.
+            val: The stores for validation; or a share of the training samples, such as 0.1, which
+                are then not trained on. Which ones follows from their keys alone, so they stay the
+                same when samples are added.
             test: The stores for testing.
             predict: The stores for prediction.
             batch_size: Samples in a batch.
@@ -87,9 +92,12 @@ class OCRDataModule(LightningDataModule):
                 f"uneven={uneven!r}: expected 'pad' or 'drop'. With 'exact' ranks would train"
                 " different numbers of batches, and wait for each other forever"
             )
+        self.val_share = val if isinstance(val, float) else None
+        if self.val_share is not None and not 0 < self.val_share < 1:
+            raise SchemaError(f"val={val}: expected stores, or a share between 0 and 1")
         self.paths: dict[str, Paths | None] = {
             "train": train,
-            "val": val,
+            "val": train if isinstance(val, float) else val,
             "test": test,
             "predict": predict,
         }
@@ -122,6 +130,20 @@ class OCRDataModule(LightningDataModule):
             self._datasets[stage] = OCRStoreDataset(path, transform=transform, **self._options)
         return self._datasets[stage]
 
+    def rows(self, stage: str) -> npt.NDArray[np.int64] | None:
+        """Return the rows of a data set that its stage uses; None if it uses all."""
+        if self.val_share is None or stage not in ("train", "val"):
+            return None
+        views = self.dataset(stage).views
+        keys = (view.key(row) for view in views for row in range(len(view)))
+        held_out = np.array([fraction_of(key) < self.val_share for key in keys], bool)
+        return np.flatnonzero(held_out if stage == "val" else ~held_out)
+
+    def count(self, stage: str) -> int:
+        """Return the number of samples of a stage."""
+        rows = self.rows(stage)
+        return len(self.dataset(stage)) if rows is None else len(rows)
+
     def _loader(self, stage: str, sampler: ResumableSampler) -> DataLoader[Any]:
         dataset = self.dataset(stage)
         ahead = 0 if dataset.transform is not None and not self.num_workers else self.prefetch
@@ -148,10 +170,16 @@ class OCRDataModule(LightningDataModule):
         """Return the shuffled, augmented, resumable loader."""
         dataset = self.dataset("train")
         if self.window is None:
-            sampler = ResumableSampler(dataset, seed=self.seed, uneven=self.uneven)
+            sampler = ResumableSampler(
+                dataset, rows=self.rows("train"), seed=self.seed, uneven=self.uneven
+            )
         else:
             sampler = WindowShuffleSampler(
-                dataset, window=self.window, seed=self.seed, uneven=self.uneven
+                dataset,
+                rows=self.rows("train"),
+                window=self.window,
+                seed=self.seed,
+                uneven=self.uneven,
             )
         if self._state is not None:
             replicas = self._state["replicas"]
@@ -189,7 +217,8 @@ class OCRDataModule(LightningDataModule):
         return self.trainer.fit_loop.epoch_loop.batch_progress.current
 
     def _in_order(self, stage: str) -> DataLoader[Any]:
-        return self._loader(stage, ResumableSampler(self.dataset(stage), shuffle=False))
+        rows = self.rows(stage)
+        return self._loader(stage, ResumableSampler(self.dataset(stage), rows=rows, shuffle=False))
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """Return the validation loader, in stored order; an empty list without `val`."""

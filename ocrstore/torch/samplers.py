@@ -44,13 +44,14 @@ class ResumableSampler(DistributedSampler[Any]):
 
     Each `iter()` draws one epoch, the next `iter()` the following one, unless `set_epoch` chooses
     another. `len()` is the length of a whole epoch of this rank, also when the rest of an epoch is
-    drawn.
+    drawn. With `rows` only these rows of the data set are drawn.
     """
 
     def __init__(
         self,
         dataset: Sized,
         *,
+        rows: npt.NDArray[np.int64] | None = None,
         shuffle: bool = True,
         seed: int = 0,
         uneven: Uneven = "exact",
@@ -73,6 +74,7 @@ class ResumableSampler(DistributedSampler[Any]):
             drop_last=uneven == "drop",
         )
         self.uneven = uneven
+        self._rows = rows
         self.position = 0
         """The number of samples of this epoch that this rank has drawn."""
         self._offsets: dict[int, int] = {}
@@ -101,10 +103,15 @@ class ResumableSampler(DistributedSampler[Any]):
 
     def _order(self) -> npt.NDArray[np.int64]:
         """Return the order of the whole epoch, for all ranks."""
-        count = len(self.dataset)  # type: ignore[arg-type]  # as above
-        if not self.shuffle:
-            return np.arange(count, dtype=np.int64)
-        return self._random().permutation(count).astype(np.int64)
+        order = np.arange(self._count, dtype=np.int64)
+        if self.shuffle:
+            order = self._random().permutation(self._count).astype(np.int64)
+        return order if self._rows is None else self._rows[order]
+
+    @property
+    def _count(self) -> int:
+        """The number of samples that all ranks draw in an epoch."""
+        return len(self.dataset if self._rows is None else self._rows)  # type: ignore[arg-type]  # as above
 
     def _random(self) -> np.random.Generator:
         return np.random.default_rng((self.seed, self.epoch))
@@ -140,8 +147,7 @@ class ResumableSampler(DistributedSampler[Any]):
             self._ended = epoch
 
     def __len__(self) -> int:
-        count = len(self.dataset)  # type: ignore[arg-type]  # as above
-        return self._part(count, self.num_replicas, self.rank)
+        return self._part(self._count, self.num_replicas, self.rank)
 
     def _part(self, count: int, replicas: int, rank: int) -> int:
         """Return how many of `count` samples a rank draws."""
@@ -160,7 +166,7 @@ class ResumableSampler(DistributedSampler[Any]):
         The position of the rest of an epoch is counted from its end: the last sample is at
         `len(self)`, whoever has drawn the others.
         """
-        count = len(self.dataset)  # type: ignore[arg-type]  # as above
+        count = self._count
         whole = self._part(count, replicas, rank)
         before = whole - self._part(count - offset, replicas, rank)
         return min(offset + (position - before) * replicas, count)
@@ -199,7 +205,7 @@ class ResumableSampler(DistributedSampler[Any]):
             "epoch": epoch,
             "position": position,
             "seed": self.seed,
-            "samples": len(self.dataset),  # type: ignore[arg-type]  # as above
+            "samples": self._count,
             "replicas": self.num_replicas,
             "offset": self._offsets.get(epoch, 0) if position else 0,
         }
@@ -213,7 +219,7 @@ class ResumableSampler(DistributedSampler[Any]):
             raise ValueError(
                 f"sampler state has version {state.get('version')!r}: expected {_STATE_VERSION}"
             )
-        count = len(self.dataset)  # type: ignore[arg-type]  # as above
+        count = self._count
         if state["samples"] != count:
             raise ValueError(
                 f"the sampler state has {state['samples']} samples, this sampler has {count}: the"
@@ -246,6 +252,7 @@ class WindowShuffleSampler(ResumableSampler):
         self,
         dataset: ReadsAhead,
         *,
+        rows: npt.NDArray[np.int64] | None = None,
         window: int = 8,
         seed: int = 0,
         uneven: Uneven = "exact",
@@ -253,7 +260,7 @@ class WindowShuffleSampler(ResumableSampler):
         rank: int | None = None,
     ) -> None:
         super().__init__(
-            dataset, seed=seed, uneven=uneven, num_replicas=num_replicas, rank=rank, shuffle=True
+            dataset, rows=rows, seed=seed, uneven=uneven, num_replicas=num_replicas, rank=rank
         )
         if window < 1:
             raise ValueError(f"window={window}: expected at least one row group")
@@ -263,6 +270,8 @@ class WindowShuffleSampler(ResumableSampler):
     def _windows(self) -> list[npt.NDArray[np.int64]]:
         random = self._random()
         groups = [np.arange(first, last) for first, last in self._source.row_groups]
+        if self._rows is not None:
+            groups = [group[np.isin(group, self._rows)] for group in groups]
         order = random.permutation(len(groups))
         windows = []
         for start in range(0, len(order), self.window):

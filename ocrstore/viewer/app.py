@@ -25,13 +25,15 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
+from ocrstore.keys import to_lines
 from ocrstore.viewer.auth import Guard, new_token
 from ocrstore.viewer.live import Live
 from ocrstore.viewer.query import BusyError, FilterError
 from ocrstore.viewer.renditions import SIZES
-from ocrstore.viewer.samples import Selection
+from ocrstore.viewer.samples import Catalog, Selection
 
 HOST = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::")  # only where the user asks for it
 _PICTURE_CACHE = "private, max-age=86400"
 """Pictures may be cached: their URLs contain the state of the store."""
 _TYPES = {
@@ -50,13 +52,14 @@ class Viewer:
     `run` serves until Ctrl-C or until any thread calls `stop`, then closes `live`.
     """
 
-    def __init__(self, live: Live, *, port: int = 0) -> None:
+    def __init__(self, live: Live, *, host: str = HOST, port: int = 0) -> None:
         self._live = live
-        self._socket = _bind(port)
+        self.host = host
+        self._socket = _bind(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.token = new_token()
         config = uvicorn.Config(
-            Guard(make_app(live), token=self.token, port=self.port),
+            Guard(make_app(live), token=self.token, host=host, port=self.port),
             log_level="error",
             access_log=False,
             server_header=False,
@@ -70,7 +73,9 @@ class Viewer:
     @property
     def url(self) -> str:
         """The address to open, with the token that grants access."""
-        return f"http://{HOST}:{self.port}/?token={self.token}"
+        name = socket.gethostname() if self.host in EVERYWHERE else self.host
+        name = f"[{name}]" if ":" in name else name
+        return f"http://{name}:{self.port}/?token={self.token}"
 
     def run(self, *, ready: Callable[[], None] | None = None) -> None:
         """Serve until stopped; `ready` is called once connections are accepted."""
@@ -94,18 +99,15 @@ def open_browser(url: str) -> None:
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
 
-def _bind(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _bind(host: str, port: int) -> socket.socket:
     try:
-        listener.bind((HOST, port))
-        listener.listen(128)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
     except OSError as exc:
-        listener.close()
         raise OCRStoreError(
-            f"port {port} of {HOST} cannot be used: {exc.strerror}. Choose another --port, or "
-            "leave it out for a free one."
+            f"port {port} of {host} cannot be used: {exc.strerror}. Choose another --port, or "
+            "leave it out for a free one; --host is an address of this machine."
         ) from exc
-    return listener
 
 
 def make_app(live: Live) -> Starlette:
@@ -119,24 +121,45 @@ def make_app(live: Live) -> Starlette:
         return _file(request, files, request.path_params["name"])
 
     def facts(_request: Request) -> Response:
-        return JSONResponse(live.catalog.facts())
+        beside = None if live.beside is None else live.beside.facts()["name"]
+        return JSONResponse({**live.catalog.facts(), "beside": beside})
 
     def state(_request: Request) -> Response:
         news = live.look()
         return JSONResponse({"state": live.catalog.state, "news": news.to_json()})
 
     def reload(_request: Request) -> Response:
-        return JSONResponse(live.reload().facts())
+        live.reload()
+        return facts(_request)
 
     def rows(request: Request) -> Response:
         start, count = _number(request, "start", 0), _number(request, "count", 100)
         return JSONResponse(live.catalog.page(_selection(request), start, count))
 
+    def catalog_of(request: Request) -> Catalog:
+        beside = request.query_params.get("beside") == "1"
+        return live.beside if beside and live.beside is not None else live.catalog
+
+    def keys(request: Request) -> Response:
+        lines = live.catalog.keys(_selection(request))
+        headers = {"content-disposition": 'attachment; filename="keys.txt"'}
+        return Response(to_lines(lines), media_type="text/plain", headers=headers)
+
+    def histogram(request: Request) -> Response:
+        return JSONResponse(live.catalog.histogram(_selection(request)))
+
+    def tags(request: Request) -> Response:
+        given = request.query_params
+        key = given.get("key", "")
+        live.catalog.set_tags(key, given.getlist("tag"))
+        return JSONResponse({"tags": live.catalog.sample(live.catalog.store.row(key))["tags"]})
+
     def sample(request: Request) -> Response:
-        catalog = live.catalog
+        catalog = catalog_of(request)
         key = request.query_params.get("key")
         row = catalog.store.row(key) if key is not None else _number(request, "row", 0)
-        answer = catalog.sample(catalog.check_row(row))
+        lowest = _number(request, "min_score", 0) / 100
+        answer = catalog.sample(catalog.check_row(row), min_score=lowest)
         try:
             answer["position"] = catalog.position(_selection(request), row)
         except (FilterError, BusyError):
@@ -155,7 +178,7 @@ def make_app(live: Live) -> Starlette:
         return _cached(catalog.thumbnails.make(row, side, outlines), "image/jpeg", tag)
 
     def picture(request: Request) -> Response:
-        catalog = live.catalog
+        catalog = catalog_of(request)
         row = catalog.check_row(request.path_params["row"])
         column = request.query_params.get("column", "")
         stored = catalog.store[column]
@@ -173,6 +196,9 @@ def make_app(live: Live) -> Starlette:
         Route("/api/reload", _guarded(reload), methods=["POST"]),
         Route("/api/rows", _guarded(rows)),
         Route("/api/sample", _guarded(sample)),
+        Route("/api/keys", _guarded(keys)),
+        Route("/api/histogram", _guarded(histogram)),
+        Route("/api/tags", _guarded(tags), methods=["POST"]),
         Route("/thumbnail/{row:int}", _guarded(thumbnail)),
         Route("/picture/{row:int}", _guarded(picture)),
     ]

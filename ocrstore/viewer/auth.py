@@ -44,14 +44,15 @@ def new_token() -> str:
 class Guard:
     """Pass on requests that carry the token: in the first URL, then in a cookie."""
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, port: int, host: str = "127.0.0.1") -> None:
         self._app = app
         self._token = token.encode()
         # browsers send cookies to every port of a host: the port in the name keeps viewers apart
         self._cookie = f"ocrstore_{port}"
-        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        if port == 80:
-            self._hosts |= {"127.0.0.1", "localhost"}
+        names = ["127.0.0.1", "localhost", f"[{host}]" if ":" in host else host]
+        self._hosts = {f"{name}:{port}" for name in names} | set(names if port == 80 else ())
+        # a machine that listens on all of its addresses has more names than it knows
+        self._any_host = host in ("0.0.0.0", "::")  # only where the user asks for it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer with a 403 page that says why."""
@@ -60,11 +61,11 @@ class Guard:
         headers = Headers(scope=scope)
         answer: ASGIApp = self._app
         cookie = None
-        if headers.get("host", "") not in self._hosts:
+        if not self._any_host and headers.get("host", "") not in self._hosts:
             # against DNS rebinding: a foreign name that resolves to this machine
             answer = _refusal(
                 "Wrong host name",
-                "The viewer answers to <code>127.0.0.1</code> and <code>localhost</code> only. "
+                "The viewer does not answer to this name. "
                 "Open the address that <code>ocrstore view</code> printed.",
             )
         elif not self._from_here(scope, headers):
@@ -113,7 +114,8 @@ class Guard:
         if scope["method"] in ("GET", "HEAD"):
             return True
         origin = headers.get("origin", "")
-        return origin in {f"http://{host}" for host in self._hosts}
+        hosts = {headers.get("host", "")} if self._any_host else self._hosts
+        return origin in {f"http://{host}" for host in hosts}
 
 
 def _query_token(scope: Scope) -> str | None:

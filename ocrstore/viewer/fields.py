@@ -60,7 +60,7 @@ class Fields(Mapping[str, Field]):
         return pa.table({name: self.array(name) for name in self})
 
 
-def read_fields(store: Store, extra: Mapping[str, npt.NDArray[Any]]) -> Fields:
+def read_fields(store: Store, extra: Mapping[str, npt.NDArray[Any]], tags: Any = None) -> Fields:
     """List a store's fields; `extra` are further numbers, NaN where there is none."""
     table = store.index
     fields = [
@@ -69,6 +69,8 @@ def read_fields(store: Store, extra: Mapping[str, npt.NDArray[Any]]) -> Fields:
     ]
     for name, numbers in extra.items():
         fields.append(Field(name, NUMBER, _constant(pa.array(numbers, from_pandas=True))))
+    if tags is not None:
+        fields.append(Field("tags", TEXTS, _constant(tags)))
     attributes = store.snapshot.index.attributes
     fields += [_attribute(table, attribute) for attribute in attributes]
     for attribute in attributes:

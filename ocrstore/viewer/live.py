@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ocrstore.errors import OCRStoreError
+from ocrstore.evaluation.predictions import Progress, Scores, read_predictions
 from ocrstore.store import Store
-from ocrstore.viewer.predictions import Progress, Scores, read_predictions
 from ocrstore.viewer.samples import Catalog
+from ocrstore.viewer.tags import Tags
 
 Signature = tuple[int, int, int, int]
 
@@ -40,14 +42,21 @@ class Live:
     """
 
     def __init__(
-        self, path: Path, *, predictions: Path | None = None, progress: Progress | None = None
+        self,
+        path: Path,
+        *,
+        predictions: Sequence[Path] = (),
+        beside: Path | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._path = path.absolute()
-        self._predictions = predictions
+        self._predictions = tuple(predictions)
         self._lock = threading.Lock()
         self._news: tuple[Signature | None, News] = (None, _SAME)
         self._opened: Signature | None = None
         self.catalog = self._open(progress)
+        self.beside = None if beside is None else Catalog(Store(beside))
+        """The store whose samples of the same key are shown beside."""
 
     def reload(self) -> Catalog:
         """Open the file again; on an error the state that is open stays."""
@@ -59,6 +68,8 @@ class Live:
     def close(self) -> None:
         """End the child processes that run queries."""
         self.catalog.close()
+        if self.beside is not None:
+            self.beside.close()
 
     def look(self) -> News:
         """Compare the file with the open state; it is opened only if its size or times changed."""
@@ -75,12 +86,11 @@ class Live:
     def _open(self, progress: Progress | None) -> Catalog:
         signature = self._signature()
         store = Store(self._path)
-        scores = None
-        if self._predictions is not None:
-            scores = Scores(
-                store, read_predictions(self._predictions, store.keys), progress=progress
-            )
-        catalog = Catalog(store, scores)
+        scores = [
+            Scores(store, read_predictions(path, store.keys), progress=progress)
+            for path in self._predictions
+        ]
+        catalog = Catalog(store, scores, Tags(self._path))
         self._opened, self._news = signature, (None, _SAME)
         return catalog
 

@@ -6,6 +6,7 @@ import base64
 import math
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ocrstore.annotation import typed_attributes
-from ocrstore.errors import UnknownColumnError, UnknownRowError
+from ocrstore.errors import SchemaError, UnknownColumnError, UnknownRowError
+from ocrstore.evaluation.predictions import Scores, read_truths
 from ocrstore.store import Store
 from ocrstore.viewer.fields import NUMBER, SORTABLE, Fields, read_fields
-from ocrstore.viewer.predictions import Scores, read_truths
 from ocrstore.viewer.query import Filter, FilterError, Rows
 from ocrstore.viewer.renditions import (
     Outline,
@@ -30,8 +31,10 @@ from ocrstore.viewer.renditions import (
     picture_size,
     shown_matrices,
 )
+from ocrstore.viewer.tags import Tags
 
 MAX_PAGE = 500
+BINS = 24
 _KEPT = 16
 _LISTS = frozenset({"polygons", "ignored", "texts", "languages", "problems"})
 """Attributes that the page shows with the polygons."""
@@ -88,10 +91,13 @@ class Selector:
 class Catalog:
     """One state of an open store, and what the page shows of it. Threads may share it."""
 
-    def __init__(self, store: Store, scores: Scores | None) -> None:
+    def __init__(
+        self, store: Store, scores: Sequence[Scores] = (), tags: Tags | None = None
+    ) -> None:
         self.store = store
-        self.scores = scores
-        self.fields = read_fields(store, scores.numbers if scores else {})
+        self.scores = tuple(scores)
+        self.tags = tags
+        self.fields = self._read_fields()
         self.selector = Selector(self.fields)
         self.views = find_views(store)
         self.picture = find_picture(store)
@@ -99,6 +105,26 @@ class Catalog:
         mapping = store.snapshot.mapping
         self.state = f"{store.fingerprint[:12]}.{store.generation}.{mapping.inode:x}"
         """Different for every state; part of the URLs of pictures."""
+
+    def _read_fields(self) -> Fields:
+        # hmean is that of the first set of predictions, hmean_2 that of the second
+        numbers = {
+            name if not place else f"{name}_{place + 1}": values
+            for place, scores in enumerate(self.scores)
+            for name, values in scores.numbers.items()
+        }
+        tags = None if self.tags is None else self.tags.array(self.store.keys)
+        return read_fields(self.store, numbers, tags)
+
+    def set_tags(self, key: str, tags: Sequence[str]) -> None:
+        """Replace the tags of a sample; filters know them from the next query on."""
+        if self.tags is None:
+            raise SchemaError("tags are kept for the first store only")
+        self.store.row(key)  # raises for an unknown one
+        self.tags.set(key, tags)
+        old, self.fields = self.selector, self._read_fields()
+        self.selector = Selector(self.fields)
+        old.filter.close()
 
     def close(self) -> None:
         """End the child processes that run queries."""
@@ -131,7 +157,7 @@ class Catalog:
                 {"name": view.name, "tensor": "tensor" in view.columns, "maps": view.maps}
                 for view in self.views
             ],
-            "predictions": self.scores.to_json() if self.scores else None,
+            "predictions": [scores.to_json() for scores in self.scores],
         }
 
     def page(self, selection: Selection, start: int, count: int) -> dict[str, Any]:
@@ -154,6 +180,41 @@ class Catalog:
             page["value"] = plain(pc.take(self.fields.array(selection.sort), taken).to_pylist())
         return page
 
+    def keys(self, selection: Selection) -> list[str]:
+        """Return the keys of a selection, in order."""
+        rows = pa.array(self.selector.rows(selection))
+        keys: list[str] = pc.take(self.fields.array("key"), rows).to_pylist()
+        return keys
+
+    def histogram(self, selection: Selection) -> dict[str, Any]:
+        """Count the selected samples by the value of the field they are sorted by.
+
+        Numbers in `BINS` ranges of equal width, others by value, the most frequent first.
+        """
+        rows = pa.array(self.selector.rows(selection))
+        if selection.sort not in self.fields:
+            raise FilterError(f"there is no field {selection.sort} to count by")
+        values = pc.take(self.fields.array(selection.sort), rows)
+        if not self._is_number(selection.sort):
+            counted = pc.value_counts(values).to_pylist()
+            counted.sort(key=lambda item: -item["counts"])
+            return {
+                "values": [plain(item["values"]) for item in counted[:BINS]],
+                "counts": [item["counts"] for item in counted[:BINS]],
+                "missing": 0,
+            }
+        numbers = pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        finite = numbers[np.isfinite(numbers)]
+        low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+        # numbers near 2**53 and beyond can be one value, which has no width
+        high = high if high > low else low + max(1.0, abs(low) * 1e-9)
+        counts, edges = np.histogram(finite, BINS, (low, high))
+        return {
+            "edges": plain(edges.tolist()),
+            "counts": counts.tolist(),
+            "missing": len(numbers) - len(finite),
+        }
+
     def position(self, selection: Selection, row: int) -> int | None:
         """Return the position of a row in a selection, or None."""
         found = np.flatnonzero(self.selector.rows(selection) == row)
@@ -170,7 +231,7 @@ class Catalog:
             )
         return row
 
-    def sample(self, row: int) -> dict[str, Any]:
+    def sample(self, row: int, *, min_score: float = 0.0) -> dict[str, Any]:
         """Describe one sample in full; matrices go from the picture to the view and back."""
         store = self.store
         record = store.attributes(row)
@@ -202,7 +263,8 @@ class Catalog:
                 }
                 for name, column in store.columns.items()
             ],
-            "predictions": self._predictions(row),
+            "predictions": [self._predictions(scores, row, min_score) for scores in self.scores],
+            "tags": None if self.tags is None else self.tags.get(store.keys[row]),
         }
 
     def outlines(self, row: int) -> list[Outline]:
@@ -210,10 +272,10 @@ class Catalog:
         truths = read_truths(self.store, row)
         states = ["ignored" if flag else "truth" for flag in truths.ignored]
         alarms: list[Outline] = []
-        found = self._predictions(row)
-        if self.scores is not None and found is not None:
+        found = self._predictions(self.scores[0], row) if self.scores else None
+        if found is not None:
             states = found["truths"]
-            boxes = self.scores.predictions.boxes[row]
+            boxes = self.scores[0].boxes(row)
             for box, shown in zip(boxes, found["boxes"], strict=True):
                 if shown["state"] == "false_alarm":
                     alarms.append(Outline(box.points, "false_alarm"))
@@ -250,10 +312,12 @@ class Catalog:
             "layers": layers,
         }
 
-    def _predictions(self, row: int) -> dict[str, Any] | None:
-        if self.scores is None or row not in self.scores.predictions.boxes:
+    def _predictions(
+        self, scores: Scores, row: int, min_score: float = 0.0
+    ) -> dict[str, Any] | None:
+        if row not in scores.predictions.boxes:
             return None
-        pairing = self.scores.pairing(row)
+        pairing = scores.pairing(row, min_score)
         partner = {found: truth for truth, found in pairing.pairs}
         hit = {truth for truth, _ in pairing.pairs}
         counted = set(pairing.counted_detections)
@@ -271,7 +335,7 @@ class Catalog:
                     "state": _state(i, partner, counted),
                     "truth": partner.get(i),
                 }
-                for i, box in enumerate(self.scores.predictions.boxes[row])
+                for i, box in enumerate(scores.boxes(row, min_score))
             ],
             "hits": score.matched,
             "misses": score.truths - score.matched,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.annotation import Polygon, Problem, SourceSample
+from ocrstore.annotation import FoundSample, Polygon, Problem
 from ocrstore.building import derive as deriving
 from ocrstore.building.derive import SkippedPictureError, annotation_hash, stored_sample
 from ocrstore.errors import SchemaError, WriteError
@@ -15,7 +15,7 @@ from tests.building.conftest import SIZE
 
 def sample(*polygons, **facts):
     """A sample with these polygons."""
-    return SourceSample("k.jpg", None, tuple(polygons), **facts)
+    return FoundSample("k.jpg", None, tuple(polygons), **facts)
 
 
 def quad(*points, **facts):

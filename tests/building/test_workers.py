@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ocrstore.annotation import Problem, SourceSample
+from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.derive import Derived, FileBytes, Job, Task
 from ocrstore.building.workers import RESULTS_PER_WORKER, Inline, Pool, _columns, _fill_slot
 from ocrstore.errors import OCRStoreError, WriteError
@@ -121,7 +121,7 @@ def test_a_crash_is_tied_to_its_picture(dataset, monkeypatch, tmp_path, when):
     path = special(monkeypatch, tmp_path, "Crashing", when)
     dataset.fill(5)
     work = tasks(dataset)
-    work[2] = Task(SourceSample("img_002.jpg", path(work[2].sample.path)))
+    work[2] = Task(FoundSample("img_002.jpg", path(work[2].sample.path)))
     with Pool(JOB, workers=2) as pool:
         outcomes = [out for _, out in pool.derive_all(work)]
     assert [isinstance(out, Derived) for out in outcomes] == [
@@ -137,7 +137,7 @@ def test_a_mistake_in_a_worker_is_told(dataset, monkeypatch, tmp_path):
     path = special(monkeypatch, tmp_path, "Failing")
     dataset.fill(2)
     work = tasks(dataset)
-    work[1] = Task(SourceSample("img_001.jpg", path(work[1].sample.path)))
+    work[1] = Task(FoundSample("img_001.jpg", path(work[1].sample.path)))
     with (
         pytest.raises(OCRStoreError, match=r"(?s)img_001\.jpg: a worker failed.*a mistake in the"),
         Pool(JOB, workers=1) as pool,
@@ -167,7 +167,7 @@ def test_what_libraries_print_does_not_disturb(dataset, monkeypatch, tmp_path):
     """Standard output of a worker carries messages only."""
     path = special(monkeypatch, tmp_path, "Loud")
     dataset.fill(1)
-    work = [Task(SourceSample("img_000.jpg", path(tasks(dataset)[0].sample.path)))]
+    work = [Task(FoundSample("img_000.jpg", path(tasks(dataset)[0].sample.path)))]
     with Pool(JOB, workers=1) as pool:
         assert [type(out) for _, out in pool.derive_all(work)] == [Derived]
 

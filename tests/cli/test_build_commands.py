@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import ocrstore
+from ocrstore.sources import unregister
 
 
 @pytest.fixture
@@ -288,3 +289,50 @@ def test_without_the_build_extra(images, tmp_path):
     code_, out, _ = run("--help")
     assert code_ == 0 and "(pip install 'ocrstore[build]')" in out
     assert run("verify", store)[0] == 0
+
+
+def test_split(images, run, tmp_path):
+    """Two disjoint stores of one folder, by a hash of the keys; an empty part is an error."""
+    code, out, _ = run("build", images, "--out", tmp_path / "s", "--split", "train=0.5,val=0.5")
+    assert code == 0 and "train.ocrs" in out
+    parts = [set(ocrstore.open(tmp_path / "s" / f"{n}.ocrs").keys) for n in ("train", "val")]
+    assert not parts[0] & parts[1] and len(parts[0] | parts[1]) == len(list(images.glob("*.jpg")))
+    code, _, error = run("build", images, "--out", tmp_path / "s", "--split", "train=0.9,val=0.2")
+    assert code == 2 and "at most 1 in all" in error
+    code, _, error = run("build", images, "--out", tmp_path / "s", "--split", "none=0.000001")
+    assert code == 2 and "larger share" in error
+
+
+OWN = """
+from ocrstore.sources import Dialect, Region
+
+class Own(Dialect):
+    name, looks_for, suffixes, per_picture = "own", "a point", (".own",), True
+
+    def recognise(self, file):
+        return True
+
+    def regions(self, entry):
+        x = int(entry.record.text()[0])
+        yield Region([x, x, x + 20, x, x + 20, x + 20])
+"""
+
+
+def test_a_dialect_of_ones_own(images, run, tmp_path, monkeypatch):
+    """--format module:Class imports it, because the user says so; others are refused."""
+    (tmp_path / "ocrown.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "gt-own").mkdir()
+    for path in images.glob("*.jpg"):
+        (tmp_path / "gt-own" / f"{path.stem}.own").write_text("7")
+    command = ("build", images, "--annotations", tmp_path / "gt-own", "--out", tmp_path / "a.ocrs")
+    code, _, error = run(*command, "--format", "ocrown:Own")
+    assert code == 0, error
+    assert ocrstore.open(tmp_path / "a.ocrs").attributes(0)["polygons"] == [[7, 7, 27, 7, 27, 27]]
+    code, _, error = run(*command, "--format", "ocrown:Region")
+    assert code == 2 and "no subclass" in error
+    code, _, error = run(*command, "--format", "nowhere:Own")
+    assert code == 2 and "cannot be imported" in error
+    code, _, error = run(*command, "--format", "xyz")
+    assert code == 2 and "'xyz' is none of" in error
+    unregister("own")

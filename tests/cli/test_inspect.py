@@ -359,6 +359,8 @@ def test_what_differs(run, own):
     assert (by_name["polygons"]["state"], by_name["polygons"]["changed"]) == ("changed", 1)
     code, out, _ = run(own, "--diff", other)
     assert code == 1 and "+ 1 added: z.jpg" in out and "- 1 removed: c.jpg" in out
+    assert found["renamed"] == [["b.jpg", "z.jpg"]]
+    assert "! 1 in both under different keys: b.jpg = z.jpg" in out
 
 
 def test_diff_of_stores_with_nothing_in_common(run, built, tmp_path):

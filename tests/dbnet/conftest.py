@@ -85,3 +85,27 @@ def drawn_store(drawn_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("store") / "drawn.ocrs"
     build(drawn_folder / "images", out, size=96, workers=0)
     return out
+
+
+@pytest.fixture(scope="session")
+def small_checkpoint(tmp_path_factory):
+    """Write a checkpoint of a small, untrained network for views of 96 px."""
+    from dataclasses import asdict
+
+    from ocrstore.dbnet.checkpoint import KEY, write_checkpoint
+    from ocrstore.dbnet.network import DBNet, ModelConfig
+    from ocrstore.evaluation.postprocess import PostParams
+    from ocrstore.recipe import Recipe
+
+    torch.manual_seed(0)
+    net = DBNet(ModelConfig(backbone="resnet10", width=16, inner=32))
+    recipe = Recipe(size=(96, 96)).to_json()
+    record = {
+        "model": net.config.to_json(),
+        "post": asdict(PostParams()),
+        "provenance": {"store_fingerprint": "", "recipe": recipe, "view": "96"},
+    }
+    state = {f"net.{name}": value for name, value in net.state_dict().items()}
+    path = tmp_path_factory.mktemp("checkpoint") / "small.ckpt"
+    write_checkpoint({KEY: record, "state_dict": state}, path)
+    return path

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import cv2
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from lightning.pytorch.loggers import CSVLogger
 
 from ocrstore.building.build import build
 from ocrstore.cli import cli
@@ -21,7 +23,13 @@ from ocrstore.dbnet.checkpoint import provenance_of
 from ocrstore.dbnet.module import DBNetModule
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.dbnet.predict import Detector
-from ocrstore.dbnet.train import TrainParams, fit, precision_of, require_enough
+from ocrstore.dbnet.train import (
+    TrainParams,
+    fit,
+    precision_of,
+    require_enough,
+    warn_of_same_pictures,
+)
 from ocrstore.errors import RecipeMismatchError, SchemaError, StoreExistsError, WriteError
 from ocrstore.store import open_store
 from ocrstore.torch import OCRStoreDataset
@@ -91,6 +99,54 @@ def test_train_leaves_checkpoints_logs_and_pictures(trained):
     assert len(losses) == 6 and np.isfinite(losses).all()
     assert list(trained.glob("tensorboard/*/events*"))
     assert (trained / "pictures" / "epoch-0000.jpg").is_file()
+
+
+def test_train_with_a_share_held_out(store, tmp_path):
+    """--val 0.4 --logger csv: only that logger, and the end says what to type next."""
+    out = tmp_path / "b"
+    printed = run(
+        *("train", store, "--val", "0.4", "--logger", "csv", "--strategy", "auto"),
+        *("--out", out, "--epochs", 1, *SMALL, *QUICK),
+    )
+    assert (out / "csv").is_dir() and not (out / "tensorboard").exists()
+    assert f"ocrstore eval {store} --checkpoint" in printed and "--sweep" in printed
+    with pytest.raises(click.BadParameter, match="between 0 and 1"):
+        run("train", store, "--val", "1.5", "--out", tmp_path / "c")
+
+
+def test_any_logger_of_lightning(store, tmp_path):
+    """In Python; a name that is unknown, or a package that is missing, is an error before."""
+    logger = CSVLogger(tmp_path / "own")
+    params = TrainParams(epochs=1, workers=0, accelerator="cpu", precision="32")
+    model = ModelConfig(backbone="resnet10", width=16, inner=32)
+    done = fit(store, out=tmp_path / "a", model=model, params=params, loggers=[logger], quiet=True)
+    assert list((tmp_path / "own").rglob("metrics.csv")) and not (done.folder / "csv").exists()
+    with pytest.raises(SchemaError, match="unknown logger 'aim'"):
+        fit(store, out=tmp_path / "b", model=model, params=params, loggers=["aim"])
+
+
+def test_the_same_pictures_in_both_stores_are_a_warning(store, tmp_path, caplog):
+    """By the hash of the files, whatever their names."""
+    copy = tmp_path / "val.ocrs"
+    shutil.copy(store, copy)
+    warn_of_same_pictures(store, copy)
+    assert "6 of the pictures" in caplog.text and "--val 0.1" in caplog.text
+    caplog.clear()
+    warn_of_same_pictures(store, store)  # on purpose
+    assert not caplog.records
+
+
+def test_eval_sweeps_thresholds(trained, store):
+    """The best pair is among the points, and typing it gives its H-mean."""
+    command = ("eval", store, "--checkpoint", trained / "best.ckpt", "--device", "cpu")
+    found = json.loads(run(*command, "--sweep", "--json"))
+    assert len(found["sweep"]) == 84 and found["best"] in found["sweep"]
+    now = {"threshold": 0.5, "min_score": 0.6}
+    (same,) = [point for point in found["sweep"] if now.items() <= point.items()]
+    assert same["hmean"] == pytest.approx(found["hmean"])
+    assert "best: --threshold" in run(*command, "--sweep")
+    with pytest.raises(click.UsageError, match="--sweep needs --checkpoint"):
+        run("eval", store, "--oracle", "--sweep")
 
 
 def test_train_resumes(trained, store, tmp_path):

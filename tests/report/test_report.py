@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import subprocess
@@ -302,6 +303,20 @@ def test_a_sheet_of_some_samples(built):
     assert "7 polygons" in page.text
     with ocrstore.open(built) as store:
         assert len(Page(make_report(store, samples=0)).named("figure")) == 0
+
+
+def test_predictions_are_a_layer(built, tmp_path):
+    """Boxes over the polygons, the worst picture first, and a box to hide them."""
+    store = ocrstore.open(built)
+    quads = {key: store.attributes(key)["polygons"] for key in store.keys[:3]}
+    right, wrong, none = store.keys[:3]
+    boxes = {right: quads[right], wrong: [[1, 1, 4, 1, 4, 4, 1, 4]], none: []}
+    (tmp_path / "boxes.json").write_text(json.dumps(boxes))
+    html = make_report(store, predictions=tmp_path / "boxes.json")
+    assert html.count('class="found"') == 1 + len(quads[right])
+    assert 'id="show-found"' in html and "Pictures (3 of" in html
+    assert html.index(f"<bdi>{wrong}</bdi>") < html.index(f"<bdi>{right}</bdi>")
+    assert 'id="show-found"' not in make_report(store)
 
 
 def test_the_command(built, tmp_path, monkeypatch, capsys):

@@ -15,12 +15,18 @@ def _chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
-PNG = (
-    b"\x89PNG\r\n\x1a\n"
-    + _chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0))
-    + _chunk(b"IDAT", zlib.compress(b"\x00\xff\xff\xff"))
-    + _chunk(b"IEND", b"")
-)
+def png(width: int, height: int) -> bytes:
+    """Return a white picture."""
+    rows = (b"\x00" + b"\xff" * 3 * width) * height
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+        + _chunk(b"IDAT", zlib.compress(rows))
+        + _chunk(b"IEND", b"")
+    )
+
+
+PNG = png(1, 1)
 
 
 @pytest.fixture

@@ -260,7 +260,8 @@ def test_layouts_recognised(make, lines, dialect, expected):
     ("lines", "choice"),
     [
         ([f"{FIVE},a", *["0,0,9,0,9,9,0,9,b"] * 9], "--format icdar-poly"),
-        (["0 0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2"], "--format"),
+        (["0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2"], "--format"),
+        (["7 0.1 0.1 0.2 0.1 0.2 0.2 0.1 0.2 0.93"], "--format"),
         (["0.1,0.1,0.2,0.2,word"], "--format"),
     ],
 )

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ocrstore.errors import SchemaError
+from ocrstore.keys import fraction_of
 from ocrstore.torch import Batch, OCRDataModule, OCRStoreDataset, ResumableSampler
 
 lightning = pytest.importorskip("lightning.pytorch")
@@ -175,6 +176,29 @@ def test_defaults_and_errors_of_the_module(store_path, other_path):
         OCRDataModule(train=store_path, uneven="exact")
     assert windowed.state_dict() == {}
     windowed.load_state_dict({})
+
+
+@pytest.mark.parametrize("window", [None, 1])
+def test_a_share_of_the_store_is_held_out(store_path, window):
+    """Every sample is trained on or validated with, never both; by its key, in every epoch."""
+    module = OCRDataModule(
+        train=store_path, val=0.4, batch_size=2, num_workers=0, seed=3, window=window
+    )
+    loader = module.train_dataloader()
+    epochs = [[key for batch in loader for key in batch["image_filename"]] for _ in range(2)]
+    held_out = [key for batch in module.val_dataloader() for key in batch["image_filename"]]
+    everything = OCRStoreDataset(store_path)[:]["image_filename"]
+    assert held_out == [key for key in everything if fraction_of(key) < 0.4]
+    for trained in epochs:
+        assert sorted([*trained, *held_out]) == sorted(everything)
+    assert (module.count("train"), module.count("val")) == (len(epochs[0]), len(held_out))
+    assert 0 < len(held_out) < len(everything)
+
+
+def test_a_share_is_a_number_between_0_and_1(store_path):
+    """Others are refused."""
+    with pytest.raises(SchemaError, match="between 0 and 1"):
+        OCRDataModule(train=store_path, val=1.0)
 
 
 def test_hydra_makes_the_module(store_path, tmp_path):

@@ -112,13 +112,13 @@ class Client:
 
 
 @contextlib.contextmanager
-def running(path, *, predictions=None):
+def running(path, *, host="127.0.0.1", **options):
     """Run a viewer of a store in this process."""
     pytest.importorskip("uvicorn", reason="the viewer needs ocrstore[view]")
     from ocrstore.viewer.app import Viewer
     from ocrstore.viewer.live import Live
 
-    viewer = Viewer(Live(path, predictions=predictions))
+    viewer = Viewer(Live(path, **options), host=host)
     thread = threading.Thread(target=viewer.run, daemon=True)
     thread.start()
     yield Client(viewer)

@@ -197,7 +197,7 @@ def test_zooms_and_pans(page):
     """Buttons, keys and dragging move the picture; 0 brings it back."""
     page.all(".tile")[0].click()
     page.wait(lambda: page.drawn().get("image"))
-    place = "return document.getElementById('world').style.transform"
+    place = "return document.querySelector('#stage .world').style.transform"
     fitted = page.browser.execute_script(place)
     page.press("+")
     page.wait(lambda: page.browser.execute_script(place) != fitted)
@@ -300,7 +300,7 @@ def test_predictions(browser, start_viewer, shared_store, tmp_path):
     false = [[60, 120], [110, 120], [110, 150], [60, 150]]
     boxes = {"img_03.jpg": [{"points": false, "score": 0.4}, QUADS[0]], "img_01.jpg": [QUADS[0]]}
     (tmp_path / "boxes.json").write_text(json.dumps(boxes))
-    page = Page(browser, start_viewer(shared_store, predictions=tmp_path / "boxes.json"))
+    page = Page(browser, start_viewer(shared_store, predictions=[tmp_path / "boxes.json"]))
     assert page.keys()[:2] == ["img_03.jpg", "img_01.jpg"]
     assert page.one(".tile .score").text == "0.500"
     page.all(".tile")[0].click()
@@ -331,4 +331,73 @@ def test_attributes_of_unexpected_types(browser, start_viewer, tmp_path):
     shown = page.one("#facts").text
     for words in ("no number", "yesterday", "[1,2]", '{"a":1}', "1 polygons without"):
         assert words in shown
+    assert page.loud() == []
+
+
+def test_two_sets_of_predictions_side_by_side(browser, start_viewer, shared_store, tmp_path):
+    """Both halves show the picture, each with its boxes; the score slider drops a false alarm."""
+    false = [[60, 120], [110, 120], [110, 150], [60, 150]]
+    scored = [{"points": false, "score": 0.4}, {"points": QUADS[0], "score": 0.9}]
+    for name, boxes in (("a", scored), ("b", [])):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"img_03.jpg": boxes}))
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    page = Page(browser, start_viewer(shared_store, predictions=paths))
+    page.all(".tile")[0].click()
+    page.wait(lambda: page.all("#stage-beside img.loaded"))
+    assert (page.one("#stage-name").text, page.one("#beside-name").text) == ("a.json", "b.json")
+    assert len(page.all("#stage polygon.box")) == 2 and not page.all("#stage-beside polygon.box")
+    assert len(page.all("#stage-beside polygon.miss")) == 2
+    page.press("+")
+    zooms = [page.one(f"{half} .world").get_attribute("style") for half in HALVES]
+    assert "scale(" in zooms[0] and zooms[0] == zooms[1]
+    page.press("0")  # what is zoomed out of sight does not count as displayed
+    page.browser.execute_script(
+        "const s = document.getElementById('score'); s.value = 50;"
+        "s.dispatchEvent(new Event('input'))"
+    )
+    page.wait(lambda: len(page.all("#stage polygon.box")) == 1)
+    assert page.one("#score-shown").text == "0.50"
+    assert page.loud() == []
+
+
+HALVES = ("#stage", "#stage-beside")
+
+
+def test_a_store_beside(browser, start_viewer, shared_store, tmp_path):
+    """The sample of the same key; where the other store has none, it says so."""
+    other = write_store(tmp_path / "other.ocrs", samples=1)
+    page = Page(browser, start_viewer(shared_store, beside=other))
+    page.all(".tile")[0].click()
+    page.wait(lambda: page.all("#stage-beside img.loaded"))
+    assert page.one("#beside-name").text == "other.ocrs"
+    page.press("j")
+    page.wait(lambda: "has no such sample" in page.one("#beside-name").text)
+    assert page.loud() == []
+
+
+def test_histogram_tags_and_keys(browser, start_viewer, tmp_path):
+    """A bar narrows the grid; `s` tags a sample, which a filter finds; the keys can be saved."""
+    client = start_viewer(write_store(tmp_path / "val.ocrs"))
+    page = Page(browser, client)
+    page.press("g")
+    page.wait(lambda: "Choose a field" in page.one("#counts").text)
+    page.browser.execute_script(
+        "const s = document.getElementById('sort'); s.value = 'width';"
+        "s.dispatchEvent(new Event('change'))"
+    )
+    page.wait(lambda: len(page.all(".count")) == 24)
+    page.all(".count")[-1].click()
+    page.wait(lambda: len(page.keys()) == 6)
+    assert "width" in page.one("#filter").get_attribute("value")
+    page.all(".tile")[0].click()
+    page.wait(lambda: page.all("#stage img.loaded"))
+    page.press("s")
+    page.wait(lambda: page.one("#tags").get_attribute("value") == "selected")
+    page.press(Keys.ESCAPE)
+    page.wait(lambda: page.all(".tile"))
+    page.filter("list_contains(tags, 'selected')")
+    page.wait(lambda: page.keys() == ["img_00.jpg"])
+    link = page.one("#keys").get_attribute("href")
+    status, _, body = client.request(link[link.index("/api/") :])
+    assert (status, body) == (200, b"img_00.jpg\n")
     assert page.loud() == []

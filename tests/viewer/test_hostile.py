@@ -159,4 +159,4 @@ def test_attributes(start_viewer, tmp_path, name, predictions):
     for number in range(len(MATRICES)):
         text = "10,10,90,10,90,34,10,34\n" if number % 2 else ""
         (boxes / f"k{number}\u202e\x1b.txt").write_text(text)
-    ask_everything(start_viewer(path, predictions=boxes if predictions else None))
+    ask_everything(start_viewer(path, predictions=[boxes] if predictions else []))

@@ -6,12 +6,14 @@ import os
 import socket
 import threading
 from http.cookies import SimpleCookie
+from urllib.parse import urlencode
 
 import cv2
 import numpy as np
 import pytest
 
 import ocrstore
+from ocrstore.errors import SourceError
 from ocrstore.viewer.query import Filter
 from tests.viewer.conftest import QUADS, write_store
 
@@ -75,7 +77,7 @@ def test_another_host_name_is_refused(client, host):
     """A name that was made to point here (DNS rebinding) reads nothing, cookie or not."""
     headers = {"Host": host.format(port=client.viewer.port)}
     status, _, body = client.request("/api/store", headers=headers)
-    assert status == 403 and b"127.0.0.1" in body
+    assert status == 403 and b"does not answer to this name" in body
     headers = {"Host": f"localhost:{client.viewer.port}"}
     assert client.request("/api/store", headers=headers)[0] == 200
 
@@ -154,7 +156,7 @@ def test_facts(client, opened):
     """What the page shows of the store as a whole."""
     facts = client.json("/api/store")
     assert (facts["name"], facts["samples"], facts["polygons"]) == ("val.ocrs", 12, 18)
-    assert facts["fingerprint"] == opened.fingerprint and facts["predictions"] is None
+    assert facts["fingerprint"] == opened.fingerprint and facts["predictions"] == []
     assert facts["views"][0]["maps"] == ["prob_map", "thresh_map", "prob_mask", "thresh_mask"]
     kinds = {field["name"]: field["kind"] for field in facts["fields"]}
     assert kinds["polygons_count"] == "number" and kinds["texts"] == "texts"
@@ -231,8 +233,8 @@ def test_predictions(start_viewer, shared_store, tmp_path):
     false = [[120, 90], [150, 90], [150, 110], [120, 110]]
     boxes = {"img_03.jpg": [{"points": false, "score": 0.4}, QUADS[0], QUADS[2]], "img_01.jpg": []}
     (tmp_path / "boxes.json").write_text(json.dumps(boxes))
-    client = start_viewer(shared_store, predictions=tmp_path / "boxes.json")
-    found = client.json("/api/sample", row=3)["predictions"]
+    client = start_viewer(shared_store, predictions=[tmp_path / "boxes.json"])
+    (found,) = client.json("/api/sample", row=3)["predictions"]
     assert found["truths"] == ["hit", "miss", "ignored"]
     assert [box["state"] for box in found["boxes"]] == ["false_alarm", "hit", "left_out"]
     assert found["boxes"][0]["score"] == 0.4 and found["boxes"][1]["truth"] == 0
@@ -240,9 +242,94 @@ def test_predictions(start_viewer, shared_store, tmp_path):
     page = client.json("/api/rows", sort="hmean")
     assert page["rows"][:2] == [1, 3] and page["hmean"][:3] == [0.0, 0.5, None]
     assert client.json("/api/rows", filter="hmean < 0.7")["rows"] == [1, 3]
-    assert client.json("/api/store")["predictions"]["hmean"] == pytest.approx(0.4)
-    assert client.json("/api/sample", row=0)["predictions"] is None
+    assert client.json("/api/store")["predictions"][0]["hmean"] == pytest.approx(0.4)
+    assert client.json("/api/sample", row=0)["predictions"] == [None]
     assert client.request("/thumbnail/3", outlines=1)[0] == 200
+
+
+def test_several_sets_of_predictions(start_viewer, shared_store, tmp_path):
+    """Each has its own figures and fields; boxes below a score are left out of the matching."""
+    false = [[120, 90], [150, 90], [150, 110], [120, 110]]
+    scored = [{"points": false, "score": 0.4}, {"points": QUADS[0], "score": 0.9}]
+    for name, boxes in (("a", scored), ("b", [])):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"img_03.jpg": boxes}))
+    client = start_viewer(shared_store, predictions=[tmp_path / "a.json", tmp_path / "b.json"])
+    sets = client.json("/api/store")["predictions"]
+    assert [(found["name"], found["hmean"]) for found in sets] == [("a.json", 0.5), ("b.json", 0)]
+    first, second = client.json("/api/sample", row=3)["predictions"]
+    assert (first["false_alarms"], second["misses"]) == (1, 2)
+    first, _ = client.json("/api/sample", row=3, min_score=50)["predictions"]
+    assert (first["false_alarms"], len(first["boxes"])) == (0, 1)
+    assert client.json("/api/rows", filter="hmean > hmean_2")["rows"] == [3]
+
+
+def test_a_store_beside(start_viewer, shared_store, tmp_path):
+    """The other store's sample of the same key, and its pictures."""
+    other = write_store(tmp_path / "other.ocrs", samples=3, first=3)
+    client = start_viewer(shared_store, beside=other)
+    assert client.json("/api/store")["beside"] == "other.ocrs"
+    found = client.json("/api/sample", key="img_03.jpg", beside=1)
+    assert found["row"] == 0 and client.json("/api/sample", key="img_03.jpg")["row"] == 3
+    assert (
+        client.request("/picture/0", column="image", beside=1)[2]
+        != (client.request("/picture/0", column="image")[2])
+    )
+    assert client.json("/api/sample", status=404, key="img_11.jpg", beside=1)["kind"] == "missing"
+
+
+def test_histogram(client):
+    """Numbers in ranges, other values by frequency; of the samples that the filter selects."""
+    widths = client.json("/api/histogram", sort="width")
+    assert (sum(widths["counts"]), widths["edges"][0], widths["edges"][-1]) == (12, 120, 160)
+    some = client.json("/api/histogram", sort="width", filter="width > 130")
+    assert sum(some["counts"]) == 6
+    keys = client.json("/api/histogram", sort="key")
+    assert keys["counts"] == [1] * 12 and keys["values"][0] == "img_00.jpg"
+    assert client.json("/api/histogram", status=400, sort="nothing")["kind"] == "filter"
+
+
+def test_the_keys_of_a_selection(client):
+    """A key a line, in the order of the page."""
+    status, _, body = client.request("/api/keys", filter="row < 3", sort="key", descending=1)
+    assert status == 200 and body.decode() == "img_02.jpg\nimg_01.jpg\nimg_00.jpg\n"
+
+
+def test_tags(start_viewer, tmp_path):
+    """They are in a file beside the store, are found by filters, and survive the viewer."""
+    path = write_store(tmp_path / "val.ocrs", samples=3)
+    before = path.read_bytes()
+    client = start_viewer(path)
+    origin = {"origin": f"http://127.0.0.1:{client.viewer.port}"}
+
+    def tag(key, *words, status=200):
+        query = [("key", key), *(("tag", word) for word in words)]
+        url = f"/api/tags?{urlencode(query)}"
+        found, _, body = client.request(url, method="POST", headers=origin)
+        assert found == status, body
+        return json.loads(body)
+
+    assert tag("img_01.jpg", "blurred", " dark ", "blurred")["tags"] == ["blurred", "dark"]
+    assert client.json("/api/rows", filter="list_contains(tags, 'dark')")["rows"] == [1]
+    assert client.json("/api/rows", filter="len(tags) = 0")["rows"] == [0, 2]
+    assert tag("nobody", "x", status=404)["kind"] == "missing"
+    assert "at most" in tag("img_01.jpg", "x" * 100, status=422)["error"]
+    assert client.json("/api/sample", row=1)["tags"] == ["blurred", "dark"]
+    again = start_viewer(path)
+    assert again.json("/api/sample", row=1)["tags"] == ["blurred", "dark"]
+    tag("img_01.jpg")
+    assert json.loads((tmp_path / "val.ocrs.tags.json").read_text()) == {}
+    assert path.read_bytes() == before
+    (tmp_path / "val.ocrs.tags.json").write_text("[1]")
+    with pytest.raises(SourceError, match=r"val\.ocrs\.tags\.json: expected JSON"):
+        start_viewer(path)
+
+
+def test_another_host(start_viewer, shared_store):
+    """On all addresses any host name will do, with the token; without it nothing is shown."""
+    client = start_viewer(shared_store, host="0.0.0.0")
+    assert "0.0.0.0" not in client.viewer.url
+    assert client.request("/api/store", headers={"host": "box.example:80"})[0] == 200
+    assert client.request("/api/store", cookie=False)[0] == 403
 
 
 # ---- what it survives ----

@@ -52,13 +52,18 @@ export function get(path, parameters = {}, signal = undefined) {
   return ask(query ? `${path}?${query}` : path, { signal });
 }
 
-export const post = (path) => ask(path, { method: "POST" });
+export function post(path, parameters = []) {
+  const query = new URLSearchParams(parameters).toString();
+  return ask(query ? `${path}?${query}` : path, { method: "POST" });
+}
 
 // URLs contain the state of the store: after a change nothing old comes from the cache
 export function thumbnail(state, row, side, outlines) {
   return `/thumbnail/${row}?side=${side}&outlines=${outlines ? 1 : 0}&state=${state}`;
 }
 
-export function picture(state, row, column) {
-  return `/picture/${row}?column=${encodeURIComponent(column)}&state=${state}`;
+export function picture({ state, row, beside }, column) {
+  return `/picture/${row}?column=${encodeURIComponent(column)}&state=${state}${beside ? "&beside=1" : ""}`;
 }
+
+export const keysUrl = (parameters) => `/api/keys?${new URLSearchParams(parameters)}`;

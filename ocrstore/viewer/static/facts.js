@@ -4,11 +4,13 @@ import { bytes, count, make, share } from "./dom.js";
 
 const TIMES = /_ns$/;
 
-export function facts(sample, { onHover, onPick }) {
+export function facts(sample, { names, set, onHover, onPick }) {
   const parts = [];
-  if (sample.predictions) parts.push(scores(sample.predictions));
+  sample.predictions.forEach((found, index) => {
+    if (found) parts.push(scores(found, names.length > 1 ? names[index] : "Predictions"));
+  });
   if (sample.problems?.length) parts.push(problems(sample.problems));
-  if (sample.polygons.length) parts.push(regions(sample, onHover, onPick));
+  if (sample.polygons.length) parts.push(regions(sample, set, onHover, onPick));
   parts.push(section("Attributes", table(attributes(sample))));
   parts.push(section("Columns", columns(sample.columns)));
   return parts;
@@ -59,11 +61,11 @@ function show(name, value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-function scores(found) {
+function scores(found, title) {
   const number = (name, value, kind) =>
     make("div", { class: `tally ${kind}` }, make("b", {}, count(value)), make("span", {}, name));
   return section(
-    "Predictions",
+    title,
     make(
       "div",
       { class: "tallies" },
@@ -85,9 +87,9 @@ function problems(lines) {
   return section("Found while building", list);
 }
 
-function regions(sample, onHover, onPick) {
+function regions(sample, set, onHover, onPick) {
   const list = make("ol", { class: "regions" });
-  const judged = sample.predictions?.truths;
+  const judged = sample.predictions[set]?.truths;
   sample.polygons.forEach((_, index) => {
     const ignored = sample.ignored[index];
     const state = judged?.[index] ?? (ignored ? "ignored" : "truth");

@@ -3,8 +3,8 @@
 import { find, make } from "./dom.js";
 
 const KEYS = [
-  ["Grid", [["← → ↑ ↓", "move"], ["j k", "next, previous"], ["Enter", "open"], ["/", "filter"], ["o", "outlines"]]],
-  ["Sample", [["← → or j k", "previous, next"], ["+ − 0 1", "zoom, fit, one to one"], ["Shift + arrows", "move the picture"], ["b", "original or baked"], ["c", "compare the two"], ["Esc", "back to the grid"]]],
+  ["Grid", [["← → ↑ ↓", "move"], ["j k", "next, previous"], ["Enter", "open"], ["/", "filter"], ["o", "outlines"], ["g", "histogram"]]],
+  ["Sample", [["← → or j k", "previous, next"], ["+ − 0 1", "zoom, fit, one to one"], ["Shift + arrows", "move the picture"], ["b", "original or baked"], ["c", "compare the two"], ["s", "tag as selected, or not"], ["Esc", "back to the grid"]]],
   ["Layers", [["p i t", "polygons, ignored, texts"], ["d", "predictions"], ["m h", "probability, threshold map"], ["x y", "their masks"]]],
 ];
 const FILTERS = [
@@ -13,7 +13,8 @@ const FILTERS = [
   ["width > 1000 AND polygons_count >= 5", "SQL: numbers"],
   ["key LIKE 'img_1%' OR list_contains(texts, 'TOTAL')", "SQL: a pattern; an entry of a list"],
   ["NOT annotated", "SQL: true or false"],
-  ["hmean < 0.5", "SQL, with predictions"],
+  ["list_contains(tags, 'selected')", "SQL: samples that were tagged with s"],
+  ["hmean < 0.5", "SQL, with predictions; hmean_2 for the second set"],
 ];
 
 export function fillHelp(facts) {

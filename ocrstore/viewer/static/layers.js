@@ -1,7 +1,7 @@
 // The layers of the stage: picture, baked view, maps, outlines, texts.
 
 import * as api from "./api.js";
-import { find, make, shape } from "./dom.js";
+import { make, shape } from "./dom.js";
 import { IDENTITY, move, toCss } from "./matrix.js";
 
 const LABEL = { smallest: 6.5, largest: 13 }; // pixels of the screen
@@ -9,14 +9,18 @@ const MAPS = ["prob_mask", "thresh_mask", "thresh_map", "prob_map"]; // the last
 
 export class Layers {
   #stage;
-  #worlds = [find("world"), find("world-top")];
-  #root = find("shapes-root");
+  #element;
+  #worlds;
+  #root;
   #images = new Map(); // column -> element
   #labels = [];
   #sample = null;
 
-  constructor(stage) {
+  constructor(stage, element) {
     this.#stage = stage;
+    this.#element = element;
+    this.#worlds = [...element.querySelectorAll(".world")];
+    this.#root = element.querySelector(".shapes > g");
     stage.onChange(() => this.#place());
   }
 
@@ -68,7 +72,7 @@ export class Layers {
       world.style.width = `${width}px`;
       world.style.height = `${height}px`;
     }
-    find("wiped").hidden = shown.base !== "compare";
+    this.#element.querySelector(".wiped").hidden = shown.base !== "compare";
     this.#outlines(sample, shown, inPicture ? IDENTITY : (view?.forward ?? IDENTITY));
     this.#place();
   }
@@ -84,7 +88,7 @@ export class Layers {
     let image = this.#images.get(column);
     if (!image) {
       image = make("img", { alt: "", draggable: "false", decoding: "async", "data-column": column });
-      const stage = find("stage");
+      const stage = this.#element;
       stage.dataset.loading = Number(stage.dataset.loading ?? 0) + 1;
       const done = () => {
         stage.dataset.loading = Math.max(0, Number(stage.dataset.loading) - 1);
@@ -94,7 +98,7 @@ export class Layers {
         done();
       });
       image.addEventListener("error", done);
-      image.src = api.picture(sample.state, sample.row, column);
+      image.src = api.picture(sample, column);
       this.#images.set(column, image);
     }
     image.style.width = `${size[1]}px`;
@@ -108,7 +112,7 @@ export class Layers {
   #outlines(sample, shown, matrix) {
     this.#root.replaceChildren();
     this.#labels = [];
-    const found = sample.predictions;
+    const found = sample.predictions[shown.set ?? 0];
     const judged = found && shown.on.has("predictions");
     sample.polygons.forEach((flat, index) => {
       const ignored = sample.ignored[index];

@@ -2,11 +2,12 @@
 
 import * as api from "./api.js";
 import { bytes, count, find, make, share } from "./dom.js";
+import { Counts } from "./counts.js";
 import { FilterBox } from "./filter.js";
 import { Grid } from "./grid.js";
 import { fillHelp, toggleHelp } from "./help.js";
 import { Pages } from "./pages.js";
-import { current, go, onRoute } from "./route.js";
+import { current, go, onRoute, query } from "./route.js";
 import { SampleView } from "./sample.js";
 import { load, save } from "./settings.js";
 import { Watch } from "./watch.js";
@@ -18,6 +19,7 @@ const pages = new Pages();
 const grid = new Grid(pages);
 const sample = new SampleView(pages);
 const filter = new FilterBox();
+const counts = new Counts();
 const watch = new Watch((news) => start(news));
 let facts = null;
 let asked = null;
@@ -39,9 +41,10 @@ async function start(news) {
   fillSort(facts);
   fillHelp(facts);
   watch.setState(facts.state);
+  sample.setStore(facts);
   grid.outlines = load("outlines", true);
   find("outlines").setAttribute("aria-pressed", grid.outlines);
-  if (first && facts.predictions && !current().sort && !current().filter) {
+  if (first && facts.predictions.length && !current().sort && !current().filter) {
     go({ sort: "hmean" }, { replace: true }); // the worst first
   }
   await show({ anew: true });
@@ -51,8 +54,10 @@ function describe(store) {
   const parts = [`${count(store.samples)} ${store.samples === 1 ? "sample" : "samples"}`];
   if (store.polygons !== undefined) parts.push(`${count(store.polygons)} polygons`);
   parts.push(bytes(store.nbytes));
-  const found = store.predictions;
-  if (found) parts.push(`H-mean ${share(found.hmean)} (P ${share(found.precision)}, R ${share(found.recall)})`);
+  for (const found of store.predictions) {
+    const name = store.predictions.length > 1 ? `${found.name} ` : "";
+    parts.push(`${name}H-mean ${share(found.hmean)} (P ${share(found.precision)}, R ${share(found.recall)})`);
+  }
   return parts.join(" · ");
 }
 
@@ -86,6 +91,8 @@ async function ask(wanted) {
     if (asked !== wanted) return;
     filter.error(null);
     filter.matches(pages, facts.samples);
+    find("keys").href = api.keysUrl(query());
+    counts.show(current());
     if (pages.total) empty(null);
     else if (!facts.samples) empty("This store has no samples.", "Append some, and this page will tell you.");
     else if (pages.sql) empty("No sample fulfils this SQL condition.", current().filter);
@@ -146,6 +153,7 @@ function toggleOutlines() {
   grid.refresh();
 }
 find("outlines").addEventListener("click", toggleOutlines);
+find("counts-open").addEventListener("click", () => counts.toggle());
 
 const size = find("size");
 size.value = load("size", matchMedia("(max-width: 600px)").matches ? 150 : 220);
@@ -182,6 +190,7 @@ addEventListener("keydown", (event) => {
   else if (sample.isOpen) done = sample.key(event);
   else if (event.key === "/") filter.focus();
   else if (event.key === "o") toggleOutlines();
+  else if (event.key === "g") counts.toggle();
   else done = grid.key(event);
   if (done) event.preventDefault();
 });

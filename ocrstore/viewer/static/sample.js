@@ -24,7 +24,14 @@ const BASES = { picture: "Original", baked: "Baked", compare: "Compare" };
 export class SampleView {
   #pages;
   #stage = new Stage(find("stage"));
-  #layers = new Layers(this.#stage);
+  #layers = new Layers(this.#stage, find("stage"));
+  #stageBeside = new Stage(find("stage-beside"));
+  #layersBeside = new Layers(this.#stageBeside, find("stage-beside"));
+  #sampleBeside = null; // of the other store
+  #store = null;
+  #set = 0; // which set of predictions
+  #beside = ""; // what the right half shows: "", the number of a set, or "store"
+  #minScore = 0;
   #sample = null;
   #asked = null;
   #base = load("base", "picture");
@@ -54,7 +61,54 @@ export class SampleView {
       this.#viewName = find("view").value;
       this.#frame(true);
     });
+    find("set").addEventListener("change", () => {
+      this.#set = Number(find("set").value);
+      this.#fillFacts();
+      this.#draw();
+    });
+    find("beside").addEventListener("change", () => {
+      this.#beside = find("beside").value;
+      this.show(this.#asked, { anew: true });
+    });
+    find("score").addEventListener("input", () => {
+      this.#minScore = Number(find("score").value);
+      find("score-shown").value = (this.#minScore / 100).toFixed(2);
+      this.show(this.#asked, { anew: true });
+    });
+    find("tags-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#saveTags(find("tags").value.split(","));
+    });
+    find("tags").addEventListener("change", () => this.#saveTags(find("tags").value.split(",")));
+    // both halves move together; whoever follows does not lead
+    let leading = null;
+    const lead = (one, other) => {
+      if (leading || find("stage-beside").hidden) return;
+      leading = one;
+      other.follow(one);
+      leading = null;
+    };
+    this.#stage.onChange(() => lead(this.#stage, this.#stageBeside));
+    this.#stageBeside.onChange(() => lead(this.#stageBeside, this.#stage));
     this.#wipe();
+  }
+
+  // what the store has: sets of predictions, another store beside
+  setStore(store) {
+    this.#store = store;
+    const sets = store.predictions;
+    const options = sets.map(({ name }, index) => make("option", { value: index }, name));
+    find("set").replaceChildren(...options);
+    find("set-row").hidden = sets.length < 2;
+    const beside = [make("option", { value: "" }, "nothing")];
+    if (sets.length > 1) {
+      sets.forEach(({ name }, index) => beside.push(make("option", { value: index }, name)));
+    }
+    if (store.beside) beside.push(make("option", { value: "store" }, store.beside));
+    find("beside").replaceChildren(...beside);
+    find("beside-row").hidden = beside.length < 2;
+    this.#beside = store.beside ? "store" : sets.length > 1 ? "1" : "";
+    find("beside").value = this.#beside;
   }
 
   get isOpen() {
@@ -75,6 +129,7 @@ export class SampleView {
     find("sample").hidden = true;
     this.#asked = null;
     this.#layers.clear();
+    this.#layersBeside.clear();
     this.#sample = null;
   }
 
@@ -88,8 +143,16 @@ export class SampleView {
     section.classList.add("busy");
     if (first) find("stage").focus({ preventScroll: true });
     let sample;
+    let beside = null;
+    const parameters = { key, min_score: this.#minScore };
     try {
-      sample = await api.get("/api/sample", { key, ...query() });
+      sample = await api.get("/api/sample", { ...parameters, ...query() });
+      if (this.#beside === "store") {
+        beside = await api.get("/api/sample", { ...parameters, beside: 1 }).catch((error) => {
+          if (error.kind !== "missing") throw error;
+          return null; // the other store has no such sample
+        });
+      }
     } catch (error) {
       if (this.#asked === key) this.#fail(error);
       return;
@@ -99,22 +162,59 @@ export class SampleView {
     if (this.#asked !== key) return;
     const old = this.#sample;
     this.#sample = sample;
+    this.#sampleBeside = beside && { ...beside, beside: true };
     section.classList.remove("failed");
     this.#note("");
     this.#fillPosition();
     this.#fillBases();
     this.#fillToggles();
     const keep = anew && old !== null;
-    find("facts").replaceChildren(
-      ...facts(sample, {
-        onHover: (kind, index) => this.#layers.highlight(kind, index),
-        onPick: (flat) => this.#stage.fitTo(bounds(move(this.#toFrame(), flat))),
-      }),
-    );
+    this.#fillTags(sample.tags);
+    this.#fillFacts();
     if (!keep) find("panel").scrollTop = 0;
     this.#frame(keep);
     if (!this.#usable().length) this.#note("No column of this store holds a picture of it.");
     this.#prepareNeighbours();
+  }
+
+  #fillFacts() {
+    find("facts").replaceChildren(
+      ...facts(this.#sample, {
+        names: this.#store.predictions.map(({ name }) => name),
+        set: this.#set,
+        onHover: (kind, index) => this.#layers.highlight(kind, index),
+        onPick: (flat) => this.#stage.fitTo(bounds(move(this.#toFrame(), flat))),
+      }),
+    );
+  }
+
+  // ---- tags ----
+
+  #fillTags(tags) {
+    find("tags-form").hidden = !tags;
+    find("tags").value = (tags ?? []).join(", ");
+    find("tags-error").hidden = true;
+  }
+
+  async #saveTags(words) {
+    const { key } = this.#sample;
+    try {
+      const parameters = [["key", key], ...words.map((word) => ["tag", word])];
+      const { tags } = await api.post("/api/tags", parameters);
+      if (this.#sample?.key !== key) return;
+      this.#sample.tags = tags;
+      this.#fillTags(tags);
+    } catch (error) {
+      find("tags-error").hidden = false;
+      find("tags-error").textContent = error.message;
+    }
+  }
+
+  #toggleSelected() {
+    const { tags } = this.#sample ?? {};
+    if (!tags) return;
+    const left = tags.filter((tag) => tag !== "selected");
+    this.#saveTags(left.length < tags.length ? left : [...tags, "selected"]);
   }
 
   async step(by) {
@@ -145,6 +245,7 @@ export class SampleView {
       "-": () => this.#stage.zoomBy(1 / 1.5),
       0: () => this.#stage.fit(),
       1: () => this.#stage.zoomTo(1),
+      s: () => this.#toggleSelected(),
       b: () => this.#nextBase(),
       c: () => this.#setBase(this.#shownBase() === "compare" ? "picture" : "compare"),
     };
@@ -203,7 +304,7 @@ export class SampleView {
   }
 
   #has(name) {
-    if (name === "predictions") return Boolean(this.#sample.predictions);
+    if (name === "predictions") return this.#sample.predictions.some(Boolean);
     if (name === "ignored") return this.#sample.ignored.some(Boolean);
     if (name === "texts") return Boolean(this.#sample.texts?.some(Boolean));
     if (name === "polygons") return this.#sample.polygons.length > 0;
@@ -214,7 +315,16 @@ export class SampleView {
 
   #frame(keep) {
     const [width, height] = Layers.frameOf(this.#sample, this.#view, this.#shownBase());
+    const split = this.#beside !== "";
+    find("stage-beside").hidden = !split;
+    find("stage-name").hidden = !split;
     this.#stage.setFrame(width, height, { keep });
+    if (split) {
+      const other = this.#sampleBeside ?? this.#sample;
+      const view = this.#viewOf(other);
+      this.#stageBeside.setFrame(...Layers.frameOf(other, view, this.#shownBase()), { keep: true });
+      this.#stageBeside.follow(this.#stage);
+    }
     this.#draw();
   }
 
@@ -223,7 +333,9 @@ export class SampleView {
     if (!sample) return;
     const base = this.#shownBase();
     const on = new Set([...this.#on].filter((name) => this.#has(name)));
-    this.#layers.draw(sample, { base, view: this.#view, on, opacity: this.#opacity / 100 });
+    const shown = { base, view: this.#view, on, opacity: this.#opacity / 100, set: this.#set };
+    this.#layers.draw(sample, shown);
+    this.#drawBeside(shown);
     find("wipe").hidden = base !== "compare";
     for (const button of find("base").children) {
       button.setAttribute("aria-checked", button.dataset.base === base);
@@ -236,6 +348,24 @@ export class SampleView {
     }
     const maps = ["prob_map", "thresh_map", "prob_mask", "thresh_mask"];
     find("opacity").disabled = !maps.some((name) => on.has(name));
+  }
+
+  #drawBeside(shown) {
+    const sets = this.#store.predictions;
+    const other = this.#beside === "store" ? this.#sampleBeside : this.#beside === "" ? null : this.#sample;
+    const name = this.#beside === "store" ? this.#store.beside : sets[Number(this.#beside)]?.name;
+    find("stage-name").textContent = this.#beside === "store" ? this.#store.name : (sets[this.#set]?.name ?? "");
+    find("beside-name").textContent = other || this.#beside === "" ? name : `${name} has no such sample`;
+    if (!other) {
+      this.#layersBeside.clear();
+      return;
+    }
+    const set = this.#beside === "store" ? 0 : Number(this.#beside);
+    this.#layersBeside.draw(other, { ...shown, view: this.#viewOf(other), set });
+  }
+
+  #viewOf(sample) {
+    return sample.views.find((view) => view.name === this.#view?.name) ?? sample.views[0] ?? null;
   }
 
   // ---- the panel ----
@@ -272,7 +402,7 @@ export class SampleView {
     const known = TOGGLES.filter(
       ({ name }) =>
         !["predictions", "prob_map", "thresh_map", "prob_mask", "thresh_mask"].includes(name) ||
-        (name === "predictions" ? this.#sample.predictions : this.#view?.layers[name]),
+        (name === "predictions" ? this.#sample.predictions.some(Boolean) : this.#view?.layers[name]),
     );
     find("toggles").replaceChildren(
       ...known.map(({ name, label, key, swatch, note }) =>
@@ -285,6 +415,8 @@ export class SampleView {
         ),
       ),
     );
+    const scored = this.#sample.predictions.some((found) => found?.boxes.some(({ score }) => score !== null));
+    find("score-row").hidden = !scored && !this.#minScore;
     find("opacity-row").hidden = !known.some(({ name }) => name.includes("map") || name.includes("mask"));
   }
 
@@ -315,6 +447,7 @@ export class SampleView {
 
   #fail(error) {
     this.#layers.clear();
+    this.#layersBeside.clear();
     this.#sample = null;
     find("sample").classList.add("failed");
     find("wipe").hidden = true;
@@ -340,7 +473,7 @@ export class SampleView {
     const column = this.#shownBase() === "baked" ? this.#view?.layers.tensor : this.#sample.picture;
     for (const near of [position + 1, position - 1]) {
       const item = near >= 0 ? this.#pages.at(near) : undefined;
-      if (item && column) new Image().src = api.picture(state, item.row, column);
+      if (item && column) new Image().src = api.picture({ state, row: item.row }, column);
     }
   }
 }

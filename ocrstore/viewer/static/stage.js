@@ -36,6 +36,14 @@ export class Stage {
     this.#listeners.add(listener);
   }
 
+  // the same spot at the same scale as another stage, which may show a frame of another size
+  follow(other) {
+    this.#fitted = false;
+    this.zoom = (other.zoom * other.#frame.width) / this.#frame.width;
+    [this.x, this.y] = [other.x, other.y];
+    for (const listener of this.#listeners) listener(this);
+  }
+
   setFrame(width, height, { keep = false } = {}) {
     const old = this.#frame;
     this.#frame = { width, height };

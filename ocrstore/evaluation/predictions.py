@@ -217,6 +217,7 @@ class Scores:
         self, store: Store, predictions: Predictions, *, progress: Progress | None = None
     ) -> None:
         self.predictions = predictions
+        self.name = Path(predictions.path).name
         self._store = store
         self.numbers: dict[str, npt.NDArray[np.float64]] = {
             name: np.full(len(store), np.nan)
@@ -232,16 +233,26 @@ class Scores:
         self.total = PictureScore(*totals.tolist())
         """Counts summed over all samples."""
 
-    def pairing(self, row: int) -> Pairing:
+    def boxes(self, row: int, min_score: float = 0.0) -> list[Box]:
+        """Return one sample's boxes; those with a lower score are left out."""
+        found = self.predictions.boxes.get(row, ())
+        return [box for box in found if box.score is None or box.score >= min_score]
+
+    def pairing(self, row: int, min_score: float = 0.0) -> Pairing:
         """Match one sample's predictions with its polygons."""
         truths = read_truths(self._store, row)
-        found = [box.points for box in self.predictions.boxes.get(row, ())]
+        found = [box.points for box in self.boxes(row, min_score)]
         return pair(found, truths.polygons, truths.ignored)
+
+    def worst_first(self) -> list[int]:
+        """Return the rows that have predictions, in ascending order of H-mean."""
+        return sorted(self.predictions.boxes, key=lambda row: (self.numbers["hmean"][row], row))
 
     def to_json(self) -> dict[str, Any]:
         """Return the scores of all samples together, for the page."""
         total = self.total
         return {
+            "name": self.name,
             "path": self.predictions.path,
             "pictures": len(self.predictions.boxes),
             "unknown": len(self.predictions.unknown),

@@ -7,7 +7,7 @@ import pytest
 
 import ocrstore
 from ocrstore.errors import SourceError
-from ocrstore.viewer.predictions import Scores, read_predictions
+from ocrstore.evaluation.predictions import Scores, read_predictions
 from tests.viewer.conftest import QUADS, write_store
 
 KEYS = ["a/img_1.jpg", "a/img_2.jpg", "b/img_2.jpg", "gt_odd.png"]

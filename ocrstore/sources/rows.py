@@ -1,0 +1,29 @@
+"""The dialect of annotations that are at hand when a source is opened: rows of tables, Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw
+from ocrstore.sources.dialect import Dialect, Entry, Region
+
+
+class RowDialect(Dialect):
+    """Entries hold their regions: points, text, flag, language. Not registered."""
+
+    looks_for = "no file"
+    suffixes = ()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def recognise(self, file: AnnotationFile) -> bool:
+        """Return False: rows are no files."""
+        del file
+        return False
+
+    def regions(self, entry: Entry) -> Iterable[Region | Flaw]:
+        """Yield the regions."""
+        assert isinstance(entry.record, list)
+        for points, text, ignored, language in entry.record:
+            yield Region(points, text, ignored, language)
