@@ -19,6 +19,7 @@ from ocrstore.float16 import to_float16
 from ocrstore.geometry import invert, longest_side, transform_points
 from ocrstore.maps import draw_maps
 from ocrstore.recipe import DEFAULT_PRESET, PRESETS, Recipe
+from ocrstore.sources import open_source
 from ocrstore.verification import verify
 from tests.building.conftest import QUADS, SIZE, draw, encode, kinds, with_exif
 
@@ -336,10 +337,8 @@ def test_the_jpeg_codec_is_only_read(dataset):
 def prepare_recipe(dataset, recipe):
     """Plan a build of a recipe that only an older version would have made."""
     return prepare(
-        dataset.images,
+        open_source(dataset.images),
         dataset.store,
-        annotations=None,
-        format=None,
         recipe=recipe,
         view=None,
         maps=None,
