@@ -23,6 +23,7 @@ from ocrstore.cli.console import (
 )
 from ocrstore.cli.options import preset_option
 from ocrstore.format.codecs import CODECS
+from ocrstore.keys import from_lines
 
 
 def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -49,7 +50,9 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     help="Codec of a column, if not the preset's. Repeatable.",
 )
 @click.option(
-    "--keys", type=click.File(encoding="utf-8"), help="Take the samples of this file: a key a line."
+    "--keys",
+    type=click.File(encoding="utf-8", errors="replace"),
+    help="Take the samples of this file: a key a line, as the viewer saves them.",
 )
 @click.option("--where", metavar="SQL", help="Take the samples that fulfil a condition.")
 @click.option("--force", is_flag=True, help="Replace NEW if it exists.")
@@ -89,7 +92,7 @@ def convert_command(
                 new,
                 preset=preset,
                 codecs=codecs,
-                keys=None if keys is None else [line for line in keys.read().splitlines() if line],
+                keys=None if keys is None else from_lines(keys.read()),
                 where=where,
                 overwrite=force,
                 progress=advance,
