@@ -22,8 +22,12 @@ def draw(results: Results, path: Path, *, caption: str) -> None:
     ):
         figure, axes = plt.subplots(2, 3, figsize=(13, 7.6), layout="constrained")
         panels = {
-            **{_opening: "samples", _memory: "samples", _bytes: "bytes"},
-            **{_workers: "workers", _sizes: "size", _limits: "limit"},
+            _opening: "samples",
+            _memory: "samples",
+            _bytes: "bytes",
+            _workers: "workers",
+            _sizes: "size",
+            _limits: "limit",
         }
         for (panel, series), axis in zip(panels.items(), axes.flat, strict=True):
             for side in ("top", "right"):
