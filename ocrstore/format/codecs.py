@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ocrstore.format.columns import Column
 
 _Bytes = npt.NDArray[np.uint8]
-_Stored = memoryview | _Bytes
 _ZSTD_LEVEL = 3
 _LZ4_MAX_RATIO = 255
 """A stored byte of LZ4 stands for at most this many."""
@@ -28,10 +27,10 @@ class Codec(NamedTuple):
 
     encode: Callable[[_Bytes], _Bytes] | None
     """Encodes an array's bytes; None if rows are given encoded (`Encoded`)."""
-    decode_into: Callable[[_Stored, _Bytes], int] | None = None
+    decode_into: Callable[[memoryview, memoryview], int] | None = None
     """Decodes into memory, without the GIL, and returns the number of bytes; None if rows are used
     in place, or decoded elsewhere."""
-    check: Callable[[_Stored, int], None] = lambda _data, _nbytes: None
+    check: Callable[[memoryview, int], None] = lambda _data, _nbytes: None
     """Raises ValueError if a row cannot decode to this many bytes, before they are allocated."""
     feature: str | None = None
     """What a store with such a column requires of its readers (FORMAT.md 14)."""
@@ -47,8 +46,8 @@ def _zstd_encode(data: _Bytes) -> _Bytes:
     return np.frombuffer(codec.compress(pa.py_buffer(data)), np.uint8)
 
 
-def _zstd_check(data: _Stored, nbytes: int) -> None:
-    declared = _zstd_nbytes(memoryview(data))
+def _zstd_check(data: memoryview, nbytes: int) -> None:
+    declared = _zstd_nbytes(data)
     if declared not in (None, nbytes):
         raise ValueError(f"{nbytes} bytes expected, its frames declare {declared}")
 
@@ -91,7 +90,7 @@ def _lz4_encode(data: _Bytes) -> _Bytes:
     return np.frombuffer(pa.Codec("lz4").compress(pa.py_buffer(data)), np.uint8)
 
 
-def _lz4_check(data: _Stored, nbytes: int) -> None:
+def _lz4_check(data: memoryview, nbytes: int) -> None:
     if len(data) > 14 and data[4] & 8:  # the frame's header has the size
         declared = int.from_bytes(data[6:14], "little")
         if declared != nbytes:
@@ -99,14 +98,14 @@ def _lz4_check(data: _Stored, nbytes: int) -> None:
 
 
 def _lz4block_encode(data: _Bytes) -> _Bytes:
-    return np.frombuffer(cramjam.lz4.compress_block(data, store_size=False), np.uint8)
+    return np.frombuffer(bytes(cramjam.lz4.compress_block(data.data, store_size=False)), np.uint8)
 
 
-def _lz4block_decode_into(data: _Stored, out: _Bytes) -> int:
+def _lz4block_decode_into(data: memoryview, out: memoryview) -> int:
     return cramjam.lz4.decompress_block_into(data, out, output_len=out.nbytes)
 
 
-def _lz4block_check(data: _Stored, nbytes: int) -> None:
+def _lz4block_check(data: memoryview, nbytes: int) -> None:
     if nbytes > _LZ4_MAX_RATIO * len(data):
         raise ValueError(f"{nbytes} bytes expected, {len(data)} stored bytes cannot hold as many")
 
@@ -146,7 +145,7 @@ def encode_row(column: Column, array: npt.NDArray[Any]) -> _Bytes:
     return encode(array.reshape(-1).view(np.uint8))
 
 
-def is_picture_file(column: Column, data: _Stored) -> bool:
+def is_picture_file(column: Column, data: memoryview) -> bool:
     """Return whether a row is a picture's own file, which `ocrstore.decode` decodes."""
     return column.codec == "jpeg" or (
         column.codec == "file" and bytes(data[: len(_PIXELS)]) != _PIXELS
@@ -165,7 +164,7 @@ def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, wher
 
 def decode_row(
     column: Column,
-    data: _Stored,
+    data: memoryview,
     shape: tuple[int, ...],
     *,
     where: object,
@@ -192,7 +191,9 @@ def decode_row(
     return array
 
 
-def decode_row_into(column: Column, data: _Stored, out: npt.NDArray[Any], *, where: object) -> None:
+def decode_row_into(
+    column: Column, data: memoryview, out: npt.NDArray[Any], *, where: object
+) -> None:
     """Decode a compressed row into `out`, a C-contiguous array of its shape.
 
     Releases the GIL, allocates nothing, and writes nothing outside of `out`. After an error the
@@ -209,7 +210,7 @@ def decode_row_into(column: Column, data: _Stored, out: npt.NDArray[Any], *, whe
     if not out.nbytes:
         return  # FORMAT.md 5.4: the stored bytes of an empty array do not count
     try:
-        found = decode_into(data, out.reshape(-1).view(np.uint8))
+        found = decode_into(data, out.reshape(-1).view(np.uint8).data)
         if found != out.nbytes:
             raise ValueError(f"{out.nbytes} bytes expected, {found} found")
     except (cramjam.DecompressionError, ValueError, MemoryError) as exc:

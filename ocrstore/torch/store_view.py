@@ -225,7 +225,7 @@ class StoreView:
         self.check()
         if not len(self) or not self.columns:
             return []
-        name = max(self.columns, key=lambda name: int(self.column(name).nbytes[0]))
+        name = max(self.columns, key=lambda name: self.nbytes_of((name,)))
         column = self.column(name)
         gaps = np.diff(column.offsets) - column.nbytes[:-1]
         # rows of one extent are less than a page apart; else another column's extent is between

@@ -58,7 +58,7 @@ def test_any_row_into_a_part_of_a_buffer(row, before):
     """Every bit arrives, wherever the place lies, and the bytes around it stay."""
     column, array = row
     buffer, out = place_in_buffer(column, before)
-    decode_row_into(column, encode_row(column, array), out, where="it")
+    decode_row_into(column, encode_row(column, array).data, out, where="it")
     assert same(out, array)
     assert canaries_are_alive(buffer, before, column)
 
@@ -82,7 +82,7 @@ def test_damaged_streams(row, before, data):
     buffer, out = place_in_buffer(column, before)
     decoded = True
     try:
-        decode_row_into(column, stream, out, where="sample 'x', column 'y'")
+        decode_row_into(column, stream.data, out, where="sample 'x', column 'y'")
     except CorruptStoreError as exc:
         decoded = False
         assert str(exc).startswith(f"sample 'x', column 'y': its {column.codec} bytes")
@@ -101,7 +101,7 @@ def test_memory_of_another_layout_is_refused(codec):
     wide = np.zeros((4, 12), np.uint8)
     for out in (wide[:, ::2], wide[:, :6], np.zeros((6, 4), np.uint8).T):
         with pytest.raises(ValueError, match="C-contiguous"):
-            decode_row_into(column, stream, out, where="it")
+            decode_row_into(column, stream.data, out, where="it")
     assert not wide.any()
 
 
@@ -180,7 +180,7 @@ def test_the_gil_is_released(codec):
 
             def decode(started=started, done=done):
                 started.set()
-                decode_row_into(column, stream, out, where="it")
+                decode_row_into(column, stream.data, out, where="it")
                 done.append(True)
 
             thread = threading.Thread(target=decode)
