@@ -41,6 +41,7 @@ Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], Array]"
 _FIXED = BufferPool(kept_nbytes=1 << 28)
 """Memory for decoded rows and batches of columns of fixed shape."""
 _SMALL_NBYTES = 1 << 16
+"""Smaller rows are left to malloc, which returns such memory to the kernel rarely."""
 
 
 class StoredColumn:
@@ -196,7 +197,7 @@ class StoredColumn:
         batch = self.empty_batch(len(rows))
         for position, row in enumerate(rows):
             if self.spec.is_compressed:
-                self.decode_into(row, batch[position])
+                self.decode_into(row, batch[position, ...])  # an array of a scalar column, too
             else:
                 batch[position] = self._one(row)
         batch.flags.writeable = False

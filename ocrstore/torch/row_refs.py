@@ -203,8 +203,7 @@ class RowRefs:
         if len(groups) == 1:
             return groups[0][0].take(field.column, groups[0][2])
         if self._is_uniform(field):
-            dtype = self.views[0].specs[field.column].numpy_dtype
-            out: AnyArray = np.empty(self.shape(field), dtype)
+            out = self.views[0].column(field.column).empty_batch(len(self))
             self._copy(field, out)
             return out
         taken: list[AnyArray] = [np.empty(0)] * len(self)

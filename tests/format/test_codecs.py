@@ -105,6 +105,21 @@ def test_memory_of_another_layout_is_refused(codec):
     assert not wide.any()
 
 
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0), (3, 1)], ids=str)
+def test_batches_of_scalars_and_empty_rows(tmp_path, codec, shape):
+    """Every row arrives in its batch, also one that is no array of its own."""
+    path = tmp_path / "a.ocrs"
+    with ocrstore.create(path, {"a": ocrstore.Column("int32", shape, codec)}) as writer:
+        for row in range(5):
+            writer.append(str(row), {"a": np.full(shape, row, np.int32)})
+    column = ocrstore.open(path)["a"]
+    wanted = np.stack([np.full(shape, row, np.int32) for row in range(5)])
+    np.testing.assert_array_equal(column[:], wanted)
+    np.testing.assert_array_equal(column[[4, 1]], wanted[[4, 1]])
+    np.testing.assert_array_equal(column[3], wanted[3])
+
+
 @pytest.fixture(params=COMPRESSED)
 def column(request, tmp_path):
     """A column of 24 different rows of 80 kB."""

@@ -179,6 +179,7 @@ def test_the_rows_of_lz4block_are_as_written():
             assert (found.dtype, found.shape) == (array.dtype, array.shape), name
             assert found.tobytes() == array.tobytes(), name
             assert not found.flags.writeable
+    assert store["score"][0:4].tolist() == [0.0, 0.125, 0.25, 0.375]
     # a token for 8 literals, and the float64 0.125
     assert bytes(store["score"].stored(1)).hex() == "80" + "000000000000c03f"
     assert ocrstore.verify(BLOCKS).ok
