@@ -398,7 +398,7 @@ def test_turned_pictures(tmp_path):
     words.add("up.jpg", UPRIGHT)
     words.build()
     found = read_fields(ocrstore.open(words.store), {})
-    assert found.array("source_orientation").to_pylist() == [6, 6]
-    with Filter(found.table()) as made:
+    assert found["source_orientation"].values.to_pylist() == [6, 6]
+    with Selector(found).filter as made:
         assert list(made.rows("turned = true")) == [0, 1]
         assert list(made.rows("polygons_frame = 'upright'")) == [1]
