@@ -225,7 +225,8 @@ def _require_same_decoders(inputs: Sequence[Store], columns: Mapping[str, Column
 
 def _common_schema(inputs: Sequence[Store]) -> pa.Schema:
     names = [store.snapshot.index.attributes.names for store in inputs]
-    empty = [store.index.select(own).slice(0, 0) for store, own in zip(inputs, names, strict=True)]
+    tables = [store.snapshot.index.table for store in inputs]  # with the names of the file
+    empty = [table.select(own).slice(0, 0) for table, own in zip(tables, names, strict=True)]
     return unify(empty, None).schema
 
 
@@ -361,7 +362,9 @@ def _write(
             for start in range(0, len(rows), _AT_ONCE):
                 taken = rows[start : start + _AT_ONCE]
                 left = [row for row in taken if store.keys[row] not in writer]
-                records = store.index.select(names).take(left).to_pylist() if names else []
+                records = (
+                    store.snapshot.index.table.select(names).take(left).to_pylist() if names else []
+                )
                 made = pool.map(lambda row, own=store: _convert(own, row, writer.columns), left)
                 for position, (row, arrays) in enumerate(zip(left, made, strict=True)):
                     attributes = records[position] if records else None
