@@ -2,7 +2,7 @@
 
 The host does the rest, in a DataLoader and its workers: it draws a random matrix for each picture,
 moves the polygons by it and draws the maps. DALI gets the matrix beside the picture, and the picture
-where it lies in the file, or as the stored JPEG stream. DALI counts coordinates from the outer
+where it lies in the file, or as the stored JPEG file. DALI counts coordinates from the outer
 corner of the first pixel, as `ocrstore.geometry` does, so it takes the matrix as it is.
 """
 
@@ -17,8 +17,11 @@ import numpy.typing as npt
 
 from ocrstore.augment import BasicAugmentation
 from ocrstore.augment.basic import move_points
-from ocrstore.errors import SchemaError, needs
+from ocrstore.decode import open_picture
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError, needs
+from ocrstore.format.codecs import check_row_nbytes, row_limit
 from ocrstore.schema import INVERSE_MATRIX
+from ocrstore.store import StoredColumn
 
 with needs("torch"):
     import torch
@@ -29,6 +32,7 @@ with needs("torch"):
     from ocrstore.torch.collate import Computed, plural_of
     from ocrstore.torch.dataset import OCRStoreDataset
     from ocrstore.torch.samplers import ResumableSampler
+    from ocrstore.torch.store_view import StoreView
 
 with needs("dali"):
     from nvidia.dali import Pipeline, fn, types
@@ -37,6 +41,9 @@ __all__ = ["DALILoader", "pipeline"]
 
 _FACTORS = "colour_factors"
 """In batches of the host: the factors of brightness, contrast and saturation."""
+
+
+_JPEG = b"\xff\xd8\xff"
 
 
 class DALILoader:
@@ -286,17 +293,43 @@ class _HostDataset(OCRStoreDataset):
             for view in self.views
         ]
         self._augmented = [*self._hosts]
-        self.encoded = all(view.pictures.spec.codec == "jpeg" for view in self._hosts)
-        """Whether pictures are handed out as JPEG streams."""
+        self.encoded = all(view.pictures.spec.codec in ("jpeg", "file") for view in self._hosts)
+        """Whether pictures are handed out as files, for DALI to decode."""
 
     def picture(self, row: int) -> npt.NDArray[np.uint8]:
-        """Return a picture, or its JPEG stream, without a copy where it is stored as that."""
+        """Return a picture or, if they are `encoded`, a file; what is stored as that is not copied.
+        """
         number = int(np.searchsorted(self._starts, row, "right")) - 1
-        self.views[number].check()
-        column, row = self._hosts[number].pictures, row - int(self._starts[number])
-        if self.encoded:
-            return np.frombuffer(column.jpeg(row), np.uint8)
-        return np.asarray(column[row])
+        view, column = self.views[number], self._hosts[number].pictures
+        row -= int(self._starts[number])
+        view.check()
+        if not self.encoded:
+            return np.asarray(column[row])
+        data = column.stored(row)
+        if bytes(data[:3]) == _JPEG:
+            _check_header(view, column, row)
+            return np.frombuffer(data, np.uint8)
+        # of other formats, and pixels without a file, DALI would not make the same picture
+        pixels = np.asarray(column[row])
+        header = b"P6 %d %d 255\n" % (pixels.shape[1], pixels.shape[0])
+        return np.concatenate([np.frombuffer(header, np.uint8), pixels.reshape(-1)])
+
+
+def _check_header(view: StoreView, column: StoredColumn[Any], row: int) -> None:
+    """Raise an error if a JPEG is not of the recorded size, or is larger than allowed."""
+    where = f"{view.path}: sample {view.key(row)!r} (row {row}), column {column.name!r}"
+    height, width, _ = shape = tuple(column.shapes[row].tolist())
+    check_row_nbytes(column.spec, shape, row_limit(view.ref.max_row_nbytes), where=where)
+    try:
+        found = open_picture(bytes(column.stored(row)), max_pixels=height * width)
+    except DecodeError as exc:
+        raise type(exc)(f"{where}: {exc}") from exc
+    upright = found.size if found.orientation <= 4 else found.size[::-1]
+    if upright != (width, height):
+        raise CorruptStoreError(
+            f"{where}: its header promises {upright[0]} x {upright[1]} pixels, recorded are"
+            f" {width} x {height}."
+        )
 
 
 class _HostView(AugmentedView):

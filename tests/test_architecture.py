@@ -52,7 +52,7 @@ export        : errors store whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store targets verification version \
-views whole_file
+views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
 torch         : annotation augment buffers errors keys machine metadata packages pipeline schema \
@@ -60,7 +60,7 @@ stopwatch store targets views whole_file | display maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation augment decode errors evaluation geometry inspection keys machine \
 pipeline recipe schema sources store torch views whole_file
-dali          : augment errors schema torch
+dali          : augment decode errors format schema store torch
 # looking at a store
 display       : errors keys schema
 inspection    : annotation errors format metadata schema store verification views \

@@ -11,7 +11,6 @@ with needs("build"):
         decode,
         format_by_name,
         open_picture,
-        open_stored,
         read_picture,
     )
     from ocrstore.decode.jpeg import available_backends
@@ -28,6 +27,5 @@ __all__ = [
     "decode",
     "format_by_name",
     "open_picture",
-    "open_stored",
     "read_picture",
 ]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ocrstore.decode.jpeg import decode_jpeg
-from ocrstore.decode.pillow import EncodedPicture, TooManyPixelsError, decode_other, read_header
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.decode.pillow import EncodedPicture, decode_other, read_header
+from ocrstore.errors import DecodeError
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.geometry import turn_upright
 
@@ -115,32 +117,13 @@ def open_picture(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> Encode
     return read_header(data, _sniff(data), max_pixels)
 
 
-def open_stored(data: bytes, shape: tuple[int, ...], where: str) -> EncodedPicture:
-    """Read the header of a picture in a store; `where` names it in messages.
-
-    Raises:
-        CorruptStoreError: the header contradicts the shape that is recorded.
-        DecodeError: it is no picture, or not one that can be decoded.
-    """
-    try:
-        picture = open_picture(data, max_pixels=shape[0] * shape[1])
-    except TooManyPixelsError as exc:
-        raise CorruptStoreError(f"{where}: its header contradicts {shape}: {exc}") from exc
-    except DecodeError as exc:
-        raise DecodeError(f"{where}: {exc}") from exc
-    width, height = picture.size
-    upright = (width, height, 3) if picture.orientation > 4 else (height, width, 3)
-    if upright != shape:
-        raise CorruptStoreError(f"{where}: its header promises {upright}, recorded is {shape}.")
-    return picture
-
-
 def decode(
     picture: bytes | EncodedPicture,
     *,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     name: str = "",
     backend: str | None = None,
+    empty: Callable[..., npt.NDArray[Any]] = np.empty,
 ) -> Decoded:
     """Decode one picture of any supported format to upright RGB.
 
@@ -149,23 +132,29 @@ def decode(
         max_pixels: the limit for bytes, compared with the header before a decoder runs.
         name: goes into error messages.
         backend: a JPEG backend of `available_backends()`; for tests.
+        empty: like `numpy.empty`; where the decoder can write into given memory (JPEG), it is
+            this one's.
     """
     try:
         if isinstance(picture, bytes):
             picture = open_picture(picture, max_pixels=max_pixels)
-        return _decode(picture, backend)
+        return _decode(picture, backend, empty)
     except DecodeError as exc:
         if name:
             raise type(exc)(f"{name}: {exc}") from exc
         raise
 
 
-def _decode(picture: EncodedPicture, backend: str | None) -> Decoded:
+def _decode(
+    picture: EncodedPicture, backend: str | None, empty: Callable[..., npt.NDArray[Any]]
+) -> Decoded:
+    width, height = picture.size
     if picture.format == "jpeg":
-        stored = decode_jpeg(picture.data, cmyk=picture.image.mode == "CMYK", backend=backend)
+        cmyk = picture.image.mode == "CMYK"
+        out = empty((height, width, 4 if cmyk else 3), np.dtype(np.uint8))
+        stored = decode_jpeg(picture.data, out, cmyk=cmyk, backend=backend)
     else:
         stored = decode_other(picture)
-    width, height = picture.size
     if stored.shape != (height, width, 3):
         raise DecodeError(
             f"the header promises {width} x {height}, the decoder gave "

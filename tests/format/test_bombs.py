@@ -131,23 +131,19 @@ def test_frames_that_declare_another_size():
                 decode_row(column, data, (wrong,), where="it")
 
 
-def test_pictures_of_another_size(tmp_path):
+@pytest.mark.parametrize("codec", ["jpeg", "file"])
+def test_pictures_of_another_size(tmp_path, codec):
     """A JPEG whose header promises more than the index says is not decoded."""
     cv2 = pytest.importorskip("cv2", reason="needs OpenCV to make a JPEG")
     jpeg = cv2.imencode(".jpg", np.zeros((64, 48, 3), np.uint8))[1].tobytes()
     path = tmp_path / "a.ocrs"
-    columns = {"a": ocrstore.Column("uint8", (None, None, 3), "jpeg")}
+    columns = {"a": ocrstore.Column("uint8", (None, None, 3), codec)}
     with ocrstore.create(path, columns) as writer:
         writer.append("x", {"a": ocrstore.Encoded(jpeg, (64, 48, 3))})
         writer.append("y", {"a": ocrstore.Encoded(jpeg, (8, 8, 3))})
-        writer.append("z", {"a": ocrstore.Encoded(jpeg, (48, 64, 3))})
     store = ocrstore.open(path)
-    assert store["a"][0].shape == (64, 48, 3) and bytes(store["a"].jpeg(0)) == jpeg
-    limited = ocrstore.open(path, max_row_nbytes=64)
-    for read in ("__getitem__", "jpeg"):
-        with pytest.raises(CorruptStoreError, match="its header contradicts"):
-            getattr(store["a"], read)(1)
-        with pytest.raises(DecodeError, match="the limit is 64"):
-            getattr(limited["a"], read)(0)
-    with pytest.raises(CorruptStoreError, match=r"promises \(64, 48, 3\), recorded is \(48, 64, 3\)"):
-        store["a"].jpeg(2)
+    assert store["a"][0].shape == (64, 48, 3)
+    with pytest.raises(CorruptStoreError, match="its header contradicts"):
+        store["a"][1]
+    with pytest.raises(DecodeError, match="the limit is 64"):
+        ocrstore.open(path, max_row_nbytes=64)["a"][0]
