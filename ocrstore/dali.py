@@ -1,8 +1,8 @@
 """Load batches through NVIDIA DALI, which decodes, warps and recolours the pictures.
 
 The host does the rest, in a DataLoader and its workers: it draws a random matrix for each picture,
-moves the polygons by it and draws the maps. DALI gets the matrix beside the picture, and the picture
-where it lies in the file, or as the stored JPEG file. DALI counts coordinates from the outer
+moves the polygons by it and draws the maps. DALI gets the matrix beside the picture, and the
+picture where it lies in the file, or as the stored JPEG file. It counts coordinates from the outer
 corner of the first pixel, as `ocrstore.geometry` does, so it takes the matrix as it is.
 """
 
@@ -26,6 +26,7 @@ from ocrstore.store import StoredColumn
 with needs("torch"):
     import torch
     from torch.utils.data import DataLoader
+    from torch.utils.dlpack import from_dlpack
 
     from ocrstore.torch.augmented import AugmentedView
     from ocrstore.torch.batch import Batch
@@ -49,8 +50,8 @@ _JPEG = b"\xff\xd8\xff"
 class DALILoader:
     """Yields the batches of a data set, with the pixels computed by DALI.
 
-    Takes the place of a DataLoader for `OCRStoreDataset(..., transform=BasicAugmentation(...))`, and
-    yields batches of the same keys, shapes and dtypes; on a GPU, pictures and maps are there.
+    Takes the place of a DataLoader for `OCRStoreDataset(..., transform=BasicAugmentation(...))`:
+    batches have the same keys, shapes and dtypes; with a GPU, their pictures and maps are there.
     Each pass is one epoch of the sampler, with the last batch as large as what is left, so ranks
     are dealt their shares and an epoch is resumed as with any `ResumableSampler`. A Lightning
     Trainer takes it as a loader, and saves its state.
@@ -244,7 +245,7 @@ class _Source:
     def complete(self, outputs: Any) -> Batch:
         """Return the oldest batch with the outputs of the pipeline in it."""
         batch = self.sent.popleft()
-        images, _, _, *targets = (torch.from_dlpack(output.as_tensor()) for output in outputs)
+        images, _, _, *targets = (from_dlpack(output.as_tensor()) for output in outputs)
         batch["images"] = images.permute(0, 3, 1, 2)
         for name, target in zip(self._host.targets, targets, strict=True):
             batch[plural_of(name)] = target
@@ -297,8 +298,7 @@ class _HostDataset(OCRStoreDataset):
         """Whether pictures are handed out as files, for DALI to decode."""
 
     def picture(self, row: int) -> npt.NDArray[np.uint8]:
-        """Return a picture or, if they are `encoded`, a file; what is stored as that is not copied.
-        """
+        """Return a picture or, if they are `encoded`, a file; what is stored as that is not copied."""
         number = int(np.searchsorted(self._starts, row, "right")) - 1
         view, column = self.views[number], self._hosts[number].pictures
         row -= int(self._starts[number])

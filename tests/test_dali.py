@@ -1,4 +1,4 @@
-"""`ocrstore.dali` where DALI is installed; `test_environments.py` runs this file in such a place."""
+"""`ocrstore.dali`, where DALI is installed; `test_environments.py` sees to that."""
 
 import io
 
@@ -14,7 +14,7 @@ pytest.importorskip("nvidia.dali", reason="DALI is not installed")
 import ocrstore
 from ocrstore.augment import BasicAugmentation
 from ocrstore.dali import DALILoader, pipeline
-from ocrstore.errors import DecodeError, SchemaError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.torch import OCRStoreDataset, ResumableSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of DALI's own imports
@@ -31,7 +31,7 @@ def draw(number):
     picture = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
     quads = []
     for left, top in ((0.1, 0.15), (0.2, 0.6)):
-        box = np.array([(0, 0), (0.6, 0.05), (0.6, 0.25), (0, 0.2)]) + (left, top)
+        box = np.array([(0, 0), (0.6, 0.05), (0.6, 0.25), (0, 0.2)]) + np.array((left, top))
         quad = np.rint(box * (width, height)).astype(np.int32)
         cv2.fillPoly(picture, [quad], (10, 20, 30))
         quads.append(quad)
@@ -219,7 +219,7 @@ def test_an_epoch_is_resumed(stores, workers):
 
 
 def test_tensors_are_yours(stores):
-    """Batches that are kept stay as they are; writing to one changes neither others nor the file."""
+    """Batches that are kept stay as they are; writing to one changes nothing else."""
     dataset = dataset_of(stores)
     store = ocrstore.open(stores / "raw.ocrs")
     before = [store["image"][row].copy() for row in range(COUNT)]
@@ -299,21 +299,29 @@ def test_what_is_refused(stores):
         DALILoader(dataset_of(stores), batch_size=2, prefetch=1)
 
 
-@pytest.mark.parametrize("kept", ["signature", "half"])
-def test_a_damaged_picture_is_named(stores, tmp_path, kept):
+@pytest.mark.parametrize(
+    ("damage", "error", "said"),
+    [
+        ("signature", DecodeError, "not a picture that can be read"),
+        ("size", CorruptStoreError, "its header promises 32 x 24 pixels, recorded are"),
+        ("half", RuntimeError, "in a batch of"),
+    ],
+)
+def test_a_damaged_picture_is_named(stores, tmp_path, damage, error, said):
     """In our error about its header, or beside DALI's about the rest."""
-    column = ocrstore.open(stores / "file.ocrs")["image"]
+    store = ocrstore.open(stores / "file.ocrs")
+    old = bytes(store["image"].stored(4))
+    small = as_jpeg(np.zeros((24, 32, 3), np.uint8), 1)
+    new = {"signature": old[:2], "size": small, "half": old[: len(old) // 2]}[damage]
     data = bytearray((stores / "file.ocrs").read_bytes())
-    start, end = int(column.offsets[4]), int(column.offsets[4] + column.nbytes[4])
-    first = start + 2 if kept == "signature" else (start + end) // 2
-    data[first:end] = bytes(end - first)
+    start = int(store["image"].offsets[4])
+    data[start : start + len(old)] = new.ljust(len(old), b"\0")
     (tmp_path / "file.ocrs").write_bytes(data)
     dataset = dataset_of(tmp_path, "file")
-    error = DecodeError if kept == "signature" else RuntimeError
     with pytest.raises(error) as caught:
         rows_of(DALILoader(dataset, batch_size=2, sampler=in_order(dataset)))
-    said = [str(caught.value), *getattr(caught.value, "__notes__", ())]
-    assert "'4.jpg'" in said[-1]
+    message = [str(caught.value), *getattr(caught.value, "__notes__", ())][-1]
+    assert said in message and repr(store.keys[4]) in message
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning: few workers, no logger

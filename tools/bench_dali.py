@@ -36,7 +36,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     for store in options.stores:
-        print(f"{Path(store).name}, {options.size} px, {options.threads} threads of DALI, {options.device}")
+        print(
+            f"{Path(store).name}, {options.size} px, {options.threads} threads of DALI, {options.device}"
+        )
         measure(contenders(store, options), options.rounds)
 
 
@@ -45,9 +47,15 @@ def contenders(store: str, options: argparse.Namespace) -> dict[str, Callable[[]
     rows = np.arange(min(options.samples, len(dataset)))
     found: dict[str, Callable[[], Iterable]] = {}
     for workers in (0, 2):
-        common = {"batch_size": 8, "num_workers": workers, "sampler": ResumableSampler(dataset, rows=rows)}
+        common = {
+            "batch_size": 8,
+            "num_workers": workers,
+            "sampler": ResumableSampler(dataset, rows=rows),
+        }
         loader = DataLoader(dataset, **common)
-        found[f"data set, {workers} workers"] = lambda loader=loader: (b.to(options.device) for b in loader)
+        found[f"data set, {workers} workers"] = lambda loader=loader: (
+            b.to(options.device) for b in loader
+        )
         dali = DALILoader(dataset, **common, device=options.device, num_threads=options.threads)
         found[f"DALI, {workers} workers"] = lambda dali=dali: dali
     return found
@@ -68,7 +76,9 @@ def measure(passes: dict[str, Callable[[], Iterable]], rounds: int) -> None:
                 costs[name].append(1000 * used / count)
     print(f"  {'':22} {'samples/s':>10} {'ms of processor time per sample':>32}")
     for name in passes:
-        print(f"  {name:22} {statistics.median(rates[name]):10.0f} {statistics.median(costs[name]):32.1f}")
+        print(
+            f"  {name:22} {statistics.median(rates[name]):10.0f} {statistics.median(costs[name]):32.1f}"
+        )
 
 
 if __name__ == "__main__":
