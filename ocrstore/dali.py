@@ -42,9 +42,8 @@ __all__ = ["DALILoader", "pipeline"]
 
 _FACTORS = "colour_factors"
 """In batches of the host: the factors of brightness, contrast and saturation."""
-
-
 _JPEG = b"\xff\xd8\xff"
+"""The first bytes of a JPEG file."""
 
 
 class DALILoader:
@@ -138,10 +137,9 @@ class DALILoader:
         """Return a new pipeline and what it reads from."""
         source = _Source(self._host, self._loader, ahead=self._prefetch)
         on_gpu = self.device.type == "cuda"
-        number = None
-        if on_gpu:
-            number = self.device.index
-            number = torch.cuda.current_device() if number is None else number
+        number = self.device.index
+        if on_gpu and number is None:
+            number = torch.cuda.current_device()
         pipe = Pipeline(
             batch_size=self.batch_size,
             num_threads=self._num_threads,
@@ -298,7 +296,7 @@ class _HostDataset(OCRStoreDataset):
         """Whether pictures are handed out as files, for DALI to decode."""
 
     def picture(self, row: int) -> npt.NDArray[np.uint8]:
-        """Return a picture or, if they are `encoded`, a file; what is stored as that is not copied."""
+        """Return a picture or, if they are `encoded`, its file; in place where that is stored."""
         number = int(np.searchsorted(self._starts, row, "right")) - 1
         view, column = self.views[number], self._hosts[number].pictures
         row -= int(self._starts[number])
