@@ -112,7 +112,7 @@ def test_the_picture_is_warped_by_the_matrix(stores, kind):
             expected = cv2.warpAffine(pictures[int(row)], matrix, SIZE[::-1], flags=flags)
             found = image.permute(1, 2, 0).numpy()
             differences.append(np.abs(found.astype(int) - expected).mean())
-    assert len(differences) == COUNT and max(differences) < 0.25
+    assert len(differences) == COUNT and max(differences) < 0.05
 
 
 @pytest.mark.parametrize("kind", ["raw", "file"])
