@@ -381,9 +381,7 @@ def _pixels(dataset: OCRStoreDataset, steps: StepList, rows: Sequence[int]) -> f
     return float(np.mean([shape[-2] * shape[-1] for shape in shapes]))
 
 
-def advise(
-    costs: Sequence[Cost], steps: StepList, samples: int, pixels: float
-) -> Iterator[Advice]:
+def advise(costs: Sequence[Cost], steps: StepList, samples: int, pixels: float) -> Iterator[Advice]:
     """Say what to bake and what stays.
 
     Args:
