@@ -13,7 +13,14 @@ import numpy as np
 import torch
 
 from ocrstore.errors import OCRStoreError, UnknownColumnError
-from ocrstore.torch.annotations import ANNOTATIONS, LISTS, ON_ACCESS, annotate
+from ocrstore.torch.annotations import (
+    ANNOTATIONS,
+    LISTS,
+    ON_ACCESS,
+    BatchTensor,
+    SampleTensor,
+    annotate,
+)
 from ocrstore.torch.row_refs import Field, RowRefs
 
 if TYPE_CHECKING:
@@ -24,30 +31,6 @@ else:
     _Mapping = object  # `Batch` is registered as one: it has all methods itself
 
 R = TypeVar("R", bound="Record")
-
-SampleTensor = Literal[
-    "image",
-    "prob_map",
-    "thresh_map",
-    "prob_mask",
-    "thresh_mask",
-    "inverse_matrix",
-    "raw_size",
-]
-BatchTensor = Literal[
-    "images",
-    "prob_maps",
-    "thresh_maps",
-    "prob_masks",
-    "thresh_masks",
-    "inverse_matrix",
-    "raw_size",
-    "orientation",
-    "source_orientation",
-    "rows",
-]
-"""The tensors of samples and batches, for type checkers. `images` is a list, though, where a store
-has whole pictures only: they differ in size."""
 
 ON_HOST = ("inverse_matrix", "raw_size", "orientation", "source_orientation", "rows")
 """Tensors that describe samples. They stay on the host, in their dtype: no kernel reads them, and
@@ -305,9 +288,7 @@ class Sample(Record):
         @overload
         def __getitem__(self, name: Literal["image_filename", "image_path"]) -> str: ...
         @overload
-        def __getitem__(
-            self, name: Literal["orientation", "source_orientation", "row"]
-        ) -> int: ...
+        def __getitem__(self, name: Literal["orientation", "source_orientation", "row"]) -> int: ...
         @overload
         def __getitem__(self, name: Literal["shape", "canonical_size"]) -> tuple[int, int]: ...
         @overload
