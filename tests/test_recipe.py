@@ -38,7 +38,9 @@ columns = st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True).flat
                 ViewColumn,
                 st.just(name),
                 st.sampled_from(COLUMNS[name].dtypes),
-                st.sampled_from([c for c in CODECS if c != "jpeg" or name == "image"]),
+                st.sampled_from(
+                    [c for c in CODECS if c not in ("jpeg", "file") or name == "image"]
+                ),
             )
             for name in names
         )
