@@ -39,6 +39,7 @@ from ocrstore.version import __version__
 if TYPE_CHECKING:
     from ocrstore.building.add_view import add_view
     from ocrstore.building.build import build
+    from ocrstore.exporting.export import export
     from ocrstore.format.column_writer import add_column, add_columns
     from ocrstore.format.columns import Column, Encoded
     from ocrstore.format.compact import compact
@@ -67,6 +68,7 @@ _HOMES = {
     "compact": "ocrstore.format.compact",
     "create": "ocrstore.format.writer",
     "edit": "ocrstore.format.writer",
+    "export": "ocrstore.exporting.export",
     "open": "ocrstore.store",
     "verify": "ocrstore.verification",
 }
@@ -106,6 +108,7 @@ __all__ = [
     "compact",
     "create",
     "edit",
+    "export",
     "open",
     "verify",
 ]

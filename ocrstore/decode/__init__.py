@@ -9,6 +9,7 @@ from ocrstore.decode.decode import (
     format_by_name,
     open_picture,
     read_picture,
+    sniff,
 )
 from ocrstore.decode.jpeg import available_backends
 from ocrstore.decode.pillow import EncodedPicture, TooManyPixelsError
@@ -25,4 +26,5 @@ __all__ = [
     "format_by_name",
     "open_picture",
     "read_picture",
+    "sniff",
 ]

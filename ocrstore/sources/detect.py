@@ -87,12 +87,14 @@ def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Foun
     ]
     here = Path(os.path.abspath(images))  # noqa: PTH100 - links stay: the user sees their names
     parent, name = here.parent, here.name
-    for folder in (*SIBLING_FOLDERS, f"{name}_gt"):
+    # a list that names annotations means these, whatever lies beside it
+    beside = not (images.is_file() and listing.others)
+    for folder in (*SIBLING_FOLDERS, f"{name}_gt") if beside else ():
         path = parent / folder
         if folder != name and path.is_dir():
             listed = list_folder(path)
             places.append((f"in {shown(path)}", _files(listed.others), listed))
-    for file in (*SIBLING_FILES, f"{name}.json", f"{name}.txt"):
+    for file in (*SIBLING_FILES, f"{name}.json", f"{name}.txt") if beside else ():
         path = parent / file
         if path.is_file():
             places.append((f"in {shown(path)}", [AnnotationFile(path, file)], None))
