@@ -195,9 +195,10 @@ class LabelMe(_Pictures):
         """Write a file for each annotated picture."""
         files = dict(zip(self.rows, beside(self.names, ".json"), strict=True))
         written = {}
-        languages = 0
+        languages = unread = 0
         for name, sample in self.annotated():
             languages += sum(region.language is not None for region in sample.regions)
+            unread += sum(region.text is None for region in sample.regions)
             record = {
                 "version": "5.5.0",
                 "flags": {},
@@ -210,11 +211,13 @@ class LabelMe(_Pictures):
             write_whole(folder / files[sample.row], _json(record).encode())
             written[sample.row] = files[sample.row]
         self._note(languages, "languages were left out")
+        self._note(unread, "regions without a text got an empty label")
         return written
+
 
 def _labelme(region: Region) -> dict[str, Any]:
     return {
-        "label": region.text,
+        "label": region.text or "",  # LabelMe cannot open a file with null
         "points": region.points,
         "group_id": None,
         "shape_type": "polygon",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ocrstore.annotation import AnnotationReader
 from ocrstore.errors import DecodeError
 from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
-from ocrstore.store import Store
+from ocrstore.store import Store, StoredColumn
 from ocrstore.views import StoredView, view_matrices
 
 KEPT = {"jpeg": ".jpg", "png": ".png", "webp": ".webp"}
@@ -114,16 +114,13 @@ class SampleReader:
         assert done
         return data.tobytes()
 
-    def nbytes(self, rows: Sequence[int], columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    def nbytes(self, rows: list[int], columns: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the most bytes that pictures, arrays of columns and annotations will take."""
-        total = np.full(len(rows), 4096, np.int64)
-        for name in columns:
-            column = self.store[name]
-            shapes = np.asarray(column.shapes[rows]).reshape(len(rows), -1)
-            total += column.spec.numpy_dtype.itemsize * shapes.prod(axis=1, dtype=np.int64)
         files = self._pictures.spec.codec in _FILES
-        decoded = np.asarray(self._pictures.shapes[rows]).prod(axis=1, dtype=np.int64)
-        return total + (np.asarray(self._pictures.nbytes[rows], np.int64) if files else decoded)
+        total = 4096 + (self._pictures.nbytes[rows] if files else _decoded(self._pictures, rows))
+        for name in columns:
+            total = total + _decoded(self.store[name], rows)
+        return np.asarray(total, np.int64)
 
     def _kept(self, row: int) -> str | None:
         """Return the format of a stored file that leaves as it is; None if a PNG is made."""
@@ -142,6 +139,11 @@ class SampleReader:
 
 
 _FILES = ("jpeg", "file")
+
+
+def _decoded(column: StoredColumn, rows: Sequence[int]) -> npt.NDArray[np.int64]:
+    sizes = np.asarray(column.shapes[rows], np.int64)
+    return column.spec.numpy_dtype.itemsize * np.prod(sizes, axis=1)
 
 
 def _moved(matrix: npt.NDArray[Any], polygon: npt.NDArray[Any]) -> npt.NDArray[Any]:
