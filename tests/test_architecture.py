@@ -46,7 +46,8 @@ views         : errors format metadata schema | recipe store
 format        : errors version
 store         : errors format | decode
 verification  : errors format store | building
-export        : errors store whole_file
+exporting     : annotation errors keys machine schema store version views whole_file \
+| decode geometry viewer
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store verification version \
@@ -65,11 +66,11 @@ report        : annotation errors evaluation inspection problems schema store ve
 whole_file
 viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
-cli           : annotation building decode errors export format inspection interrupts keys machine \
+cli           : annotation building decode errors exporting format inspection interrupts keys machine \
 maps problems recipe report schema sources store verification version view_bound views \
 | dbnet evaluation pipeline torch viewer
 __main__      : interrupts | cli
-__init__      : errors version | building format recipe sources store verification
+__init__      : errors version | building exporting format recipe sources store verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")
@@ -186,9 +187,9 @@ def test_the_table_keeps_the_direction():
     for part in TABLE:
         assert part not in reach(part), f"{part} imports itself through others\n{DIRECTIONS}"
     assert reach("format", later=True) == {"errors", "version"}
-    for part in ("store", "verification", "export"):
+    for part in ("store", "verification"):
         assert reach(part) <= {"errors", "version", "format", "store", "whole_file"}, part
-    for part in ("torch", "evaluation", "inspection", "report", "viewer", "augment", "views"):
+    for part in ("torch", "evaluation", "inspection", "report", "viewer", "augment", "views", "exporting"):
         assert not reach(part) & {"building", "sources"}, part
     assert not reach("evaluation", later=True) & {"torch", "dbnet"}
 

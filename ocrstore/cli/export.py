@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import COUNT, STORE, console, counted, progress_bar, shown
+from ocrstore.cli.console import COUNT, STORE, NewFile, console, counted, progress_bar, shown
 from ocrstore.exporting.export import FORMATS, export
 from ocrstore.keys import from_lines
 from ocrstore.store import Store
@@ -17,7 +17,7 @@ from ocrstore.store import Store
 @click.option("--to", type=click.Choice(FORMATS), required=True, help="Format to write.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=NewFile(),
     required=True,
     help="Folder to make; for parquet, arrow and csv the file.",
 )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ocrstore.exporting.parts import Format, Part, Request, pictures_of
-from ocrstore.exporting.samples import Annotated, Region
+from ocrstore.exporting.sample_reader import Annotated, Region
 from ocrstore.views import find_view
 from ocrstore.whole_file import replaced, write_whole
 

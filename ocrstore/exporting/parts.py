@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from ocrstore.exporting.samples import SampleReader
+from ocrstore.exporting.sample_reader import SampleReader
 from ocrstore.schema import IMAGE
 from ocrstore.store import Store
 from ocrstore.views import find_view

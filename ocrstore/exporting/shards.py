@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ocrstore.errors import SchemaError, UnknownColumnError
 from ocrstore.exporting.parts import Format, Part, Request, pictures_of
-from ocrstore.exporting.samples import Annotated, SampleReader
+from ocrstore.exporting.sample_reader import Annotated, SampleReader
 from ocrstore.schema import IMAGE
 from ocrstore.version import __version__
 from ocrstore.views import find_view, stored_views
