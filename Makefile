@@ -9,8 +9,9 @@ STAMP := $(VENV)/.installed-$(subst $(COMMA),-,$(EXTRAS))
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 SUITE ?=
+LOWEST := $(VENV)-lowest
 
-.PHONY: help setup bench-setup demo check format test test-slow test-gpu gpu-check docs coverage torture bench bench-quick clean
+.PHONY: help setup bench-setup demo check format test test-slow test-lowest test-gpu gpu-check docs coverage torture bench bench-quick clean
 
 help:
 	@echo "make demo        draw pictures, build a store, inspect, verify and read it, train, eval, predict"
@@ -18,6 +19,7 @@ help:
 	@echo "make docs        the documentation as a web site, in site/"
 	@echo "make test        the quick test suite; EXTRAS=dev where there is no torch"
 	@echo "make test-slow   the long tests: browsers, compiled networks, several processes"
+	@echo "make test-lowest the quick suite with the lowest versions that pyproject.toml allows; for Python 3.11"
 	@echo "make test-gpu    the tests that need a GPU"
 	@echo "make gpu-check   check loading and training on your GPUs; ends in a table and gpu-check.json"
 	@echo "make coverage    the test suite with branch coverage of ocrstore/format"
@@ -50,6 +52,14 @@ test: setup
 
 test-slow: setup
 	$(PYTEST) -m "slow and not gpu"
+
+# numpy 1.26 has no wheels for Python 3.13, and the lowest pyclipper none for 3.12
+test-lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) tools/lowest.py > $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --requirement $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --no-deps --editable .
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu"
 
 test-gpu: setup
 	$(PYTEST) -n 0 -m gpu
@@ -88,4 +98,4 @@ bench-setup: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench build dist site
+	rm -rf $(VENV) $(LOWEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis .bench build dist site

@@ -49,7 +49,8 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     batch["texts"] = [record["texts"] for record in records]
     batch["image_filename"] = [record["key"] for record in records]
     batch["raw_size"] = torch.tensor([[record["width"], record["height"]] for record in records])
-    batch["orientation"] = torch.tensor([record["source_orientation"] for record in records])
+    batch["orientation"] = torch.ones(len(samples), dtype=torch.int64)  # pictures are upright
+    batch["source_orientation"] = torch.tensor([r["source_orientation"] for r in records])
     batch["rows"] = torch.tensor([int(sample["__key__"]) for sample in samples])
     return batch
 

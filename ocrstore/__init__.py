@@ -17,6 +17,7 @@ from ocrstore.errors import (
     CheckpointError,
     CorruptStoreError,
     DecodeError,
+    MissingPackageError,
     NotAStoreError,
     OCRStoreError,
     RecipeMismatchError,
@@ -39,6 +40,7 @@ from ocrstore.version import __version__
 if TYPE_CHECKING:
     from ocrstore.building.add_view import add_view
     from ocrstore.building.build import build
+    from ocrstore.display import plot
     from ocrstore.exporting.export import export
     from ocrstore.format.column_writer import add_column, add_columns
     from ocrstore.format.columns import Column, Encoded
@@ -70,6 +72,7 @@ _HOMES = {
     "edit": "ocrstore.format.writer",
     "export": "ocrstore.exporting.export",
     "open": "ocrstore.store",
+    "plot": "ocrstore.display",
     "verify": "ocrstore.verification",
 }
 
@@ -79,6 +82,7 @@ __all__ = [
     "CorruptStoreError",
     "DecodeError",
     "Encoded",
+    "MissingPackageError",
     "NotAStoreError",
     "OCRStoreError",
     "Recipe",
@@ -110,6 +114,7 @@ __all__ = [
     "edit",
     "export",
     "open",
+    "plot",
     "verify",
 ]
 
@@ -119,7 +124,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'ocrstore' has no attribute {name!r}")
     import importlib
 
-    home = importlib.import_module(_HOMES[name])
+    from ocrstore.packages import explain_imports
+
+    with explain_imports():
+        home = importlib.import_module(_HOMES[name])
     value = globals()[name] = getattr(home, "open_store" if name == "open" else name)
     return value
 

@@ -75,6 +75,9 @@ class FoundSample:
     problems: tuple[Problem, ...] = field(default=())
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """Further values for the index."""
+    frame: str | None = None
+    """`raw` or `upright`: the frame of the polygons where the picture has an EXIF rotation; None
+    if the annotation does not say it."""
 
 
 class Annotation(NamedTuple):
@@ -87,6 +90,18 @@ class Annotation(NamedTuple):
     languages: list[str | None] = []  # noqa: RUF012  # a NamedTuple's default; never changed
     unusable: int = 0
     """Polygons that were left out; 0 if the reader is strict."""
+
+
+class Turned(NamedTuple):
+    """A sample whose source had an EXIF rotation, which the build undid."""
+
+    row: int
+    source_orientation: int
+    frame: str | None
+    """The frame in which its polygons were given, `raw` (rotated along) or `upright` (kept); None
+    without polygons."""
+    reason: str
+    """Why that frame, as the build stored it."""
 
 
 class AllPolygons(NamedTuple):
@@ -139,7 +154,7 @@ class AnnotationReader:
                 f"{store.path}: attribute {odd[0]!r} has the type {kind}; expected "
                 f"{_EXPECTED[odd[0]][0]}. Rename it, or build the store again."
             )
-        table = store.index.select(sorted(self.names))
+        table = store.snapshot.index.table.select(sorted(self.names))
         self._table = table if row is None else table.slice(row, 1)
         self._count = len(store) if row is None else 1
         self._numbers: dict[str, npt.NDArray[np.int64]] = {}
@@ -225,6 +240,22 @@ class AnnotationReader:
         lines = [line or "" for line in listed.to_pylist()]
         return [lines[start:end] for start, end in itertools.pairwise(offsets.tolist())]
 
+    def turned(self) -> list[Turned]:
+        """Return the samples with an EXIF rotation, in row order."""
+        orientations = self.numbers("orientation", 1)
+        rows = np.flatnonzero(orientations > 1).tolist()
+        problems = self.problems() if rows else []
+        found = []
+        for row in rows:
+            frame, reason = None, "without polygons"
+            for line in problems[row]:
+                kind, _, message = line.partition(": ")
+                if kind in ("polygons-rotated", "polygons-upright"):
+                    frame = "raw" if kind == "polygons-rotated" else "upright"
+                    reason = message
+            found.append(Turned(row, int(orientations[row]), frame, reason))
+        return found
+
     @cached_property
     def _polygons(self) -> _Polygons:
         starts, polygons = self._cut("polygons")
@@ -300,6 +331,19 @@ class _Polygons(NamedTuple):
 def read_annotation(store: Store, row: int, **options: Any) -> Annotation:
     """Return the annotation of one sample; options are those of `AnnotationReader`."""
     return AnnotationReader(store, row=row, **options).annotation(0)
+
+
+def require_polygons(store: Store, purpose: str) -> None:
+    """Raise SchemaError if no sample has a polygon; `purpose` is what they are needed to do."""
+    reader = AnnotationReader(store, strict=False)
+    if reader.all_polygons().counts.any():
+        return
+    known = int(reader.numbers("annotated", 1).sum())
+    raise SchemaError(
+        f"{store.path}: no polygon in any of its {len(store)} samples ({known} of them annotated), "
+        f"so there is nothing to {purpose}. Build it again with the annotations: ocrstore build "
+        f"IMAGES --annotations PATH --out {store.path} --size 640"
+    )
 
 
 def typed_attributes(schema: pa.Schema) -> frozenset[str]:

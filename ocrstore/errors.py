@@ -16,6 +16,7 @@
     ├── SourceError               pictures or annotations that cannot be used
     ├── DecodeError               a picture that cannot be decoded
     ├── WorkerDiedError           a worker process of a build was killed
+    ├── MissingPackageError       an extra is not installed    (also a ModuleNotFoundError)
     ├── StoreExistsError          refusing to overwrite        (also a FileExistsError)
     ├── StoreBusyError            another process is writing
     ├── StoreChangedError         the file was replaced or truncated while in use
@@ -27,6 +28,12 @@ and what to do about it. Errors of lmdb, Arrow and the decoders are translated w
 """
 
 from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class OCRStoreError(Exception):
@@ -91,6 +98,10 @@ class WorkerDiedError(OCRStoreError):
     """A worker process of a build was killed or crashed."""
 
 
+class MissingPackageError(OCRStoreError, ModuleNotFoundError):
+    """A package of an extra is not installed."""
+
+
 class StoreExistsError(OCRStoreError, FileExistsError):
     """The target exists and may not be overwritten."""
 
@@ -109,6 +120,20 @@ class StoreClosedError(OCRStoreError):
 
 class WriteError(OCRStoreError, OSError):
     """Writing failed; nothing that was published is lost."""
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Turn a package that is not installed into MissingPackageError; wrap only imports in it."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        name = (exc.name or "").partition(".")[0]
+        if isinstance(exc, MissingPackageError) or name == "ocrstore":
+            raise
+        raise MissingPackageError(
+            f'{name} is not installed: pip install "ocrstore[{extra}]"', name=name
+        ) from exc
 
 
 def corrupt(where: str, why: str) -> CorruptStoreError:

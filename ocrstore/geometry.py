@@ -22,11 +22,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import SchemaError
+from ocrstore.errors import SchemaError, needs
+
+with needs("build"):
+    import cv2
 
 Pixels = npt.NDArray[np.uint8]
 Matrix = npt.NDArray[np.float64]
@@ -208,12 +210,14 @@ def frame_of(
     orientation: int,
     *,
     tolerance: float = 0.01,
+    strict: bool = False,
 ) -> Frame:
     """Say in which frame the polygons of one picture were drawn.
 
     `stored` or `upright` when they fit only that one, `either` when both (or, equally badly,
     neither) would do. Annotators overshoot the border: up to `tolerance` of the longer side
-    counts as inside. Where no frame holds them all, the one they leave by less is taken.
+    counts as inside. Where no frame holds them all, the one they leave by less is taken; with
+    `strict` that is `either`, too.
     """
     if upright_size(stored_size, orientation) == tuple(stored_size):
         return "either"  # both frames have the same size: undecidable
@@ -229,17 +233,25 @@ def frame_of(
     fits_stored, fits_upright = over_stored <= slack, over_upright <= slack
     if (fits_stored and fits_upright) or over_stored == over_upright:
         return "either"
+    if strict and not fits_stored and not fits_upright:
+        return "either"
     return "stored" if over_stored < over_upright else "upright"
 
 
 def turn_polygons(
-    polygons: Sequence[npt.NDArray[Any]], stored_size: tuple[int, int], orientation: int
+    polygons: Sequence[npt.NDArray[Any]],
+    stored_size: tuple[int, int],
+    orientation: int,
+    *,
+    frame: Frame = "either",
 ) -> tuple[list[npt.NDArray[Any]], Frame]:
-    """Return the polygons in the upright frame, and the frame they were found in.
+    """Return the polygons in the upright frame, and the frame they were in.
 
-    They rotate along with the picture, unless they fit only the upright frame already.
+    Unless `frame` says it, that is found out (`frame_of`): they rotate along with the picture if
+    they do not fit only the upright frame.
     """
-    frame = frame_of(polygons, stored_size, orientation)
+    if frame == "either":
+        frame = frame_of(polygons, stored_size, orientation)
     if orientation == 1 or frame == "upright":
         return list(polygons), frame
     return [rotate_points(p, orientation, stored_size) for p in polygons], frame

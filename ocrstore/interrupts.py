@@ -33,5 +33,5 @@ def quick_exit() -> Iterator[None]:
 
 
 def _exit(_signal: int, _frame: FrameType | None) -> None:
-    os.write(2, f"error: {INTERRUPTED}\n".encode())
+    os.write(2, f"Error: {INTERRUPTED}\n".encode())
     os._exit(130)

@@ -137,6 +137,9 @@ _BUILD = record(
         "fingerprint": text,
         "decoders": named(text),
         "dialect": optional(text),
+        "polygons_frame": record(
+            {"asked": one_of("auto", "raw", "upright"), "ambiguous": one_of("raw", "upright")}
+        ),
         "ocrstore": text,
         "source": record({}, _SOURCE),
         "problems": record({"counts": named(count), "first": listed(_PROBLEM)}),

@@ -1,4 +1,4 @@
-"""Albumentations pipelines as geometry of a view: JSON form, matrix, and whether they are random.
+"""Albumentations pipelines as geometry of a view: made from JSON, matrix, random or not.
 
 The matrix is found by sending points through the pipeline. Randomness is found in two ways. By
 what the classes say: a probability between 0 and 1, or a composition that chooses. And by what the
@@ -9,6 +9,7 @@ always draw the lowest and the highest value; parameters, pixels and points must
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import random
@@ -17,104 +18,16 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import OCRStoreError, SchemaError
+from ocrstore.errors import OCRStoreError, SchemaError, needs
 from ocrstore.geometry import Geometry, Matrix, Pixels, transform_points
 
 # albumentations has float32 points: a resolution of 1/4000 pixel at 7000 pixels, several steps
 TOLERANCE_PX = 0.02
-
-
-def to_json(pipeline: object) -> str:
-    """Return a pipeline's transforms and their arguments as canonical JSON.
-
-    Args:
-        pipeline: An albumentations transform or composition, or the result of
-            `albumentations.to_dict`. Its box and keypoint settings are left out.
-
-    Raises:
-        SchemaError: The pipeline cannot be serialised.
-    """
-    if isinstance(pipeline, Mapping):
-        described: Any = pipeline
-    else:
-        import_albumentations()
-        if not hasattr(pipeline, "to_dict"):
-            raise SchemaError(
-                f"expected an albumentations transform or its serialised form, not {pipeline!r}"
-            )
-        # whoever hands over the object has run its code already
-        _permitted.update(type(part).__module__ for part in _parts(pipeline))
-        try:
-            described = pipeline.to_dict()
-        except (NotImplementedError, ValueError) as exc:
-            raise SchemaError(
-                f"the pipeline cannot be serialised ({exc}), so it cannot be part of a recipe; "
-                "use transforms that albumentations can serialise"
-            ) from exc
-    tree = described.get("transform", described)
-    if not isinstance(tree, Mapping) or "__class_fullname__" not in tree:
-        raise SchemaError(
-            "not a serialised albumentations pipeline: `__class_fullname__` is missing; "
-            "write one with albumentations.save(pipeline, path, data_format='yaml')"
-        )
-    kept = {
-        name: value
-        for name, value in tree.items()
-        if name not in ("bbox_params", "keypoint_params", "additional_targets", "is_check_shapes")
-    }
-    try:
-        return json.dumps(kept, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise SchemaError(f"the pipeline has arguments that are not JSON: {exc}") from exc
-
-
-_MAX_DEPTH = 100
-"""Lists and mappings inside of each other that a recipe or pipeline file may have."""
-
-
-def read_yaml(path: Path, *, what: str) -> Any:
-    """Read a YAML or JSON file; `what` is its kind, for the message.
-
-    Raises:
-        SchemaError: It cannot be read, is nested too deeply, or has aliases, with which a few lines
-            describe more than fits into memory.
-    """
-    import yaml
-
-    try:
-        text = path.read_text("utf-8")
-        depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > _MAX_DEPTH:
-                raise SchemaError(f"{path}: not a readable {what} file: nested too deeply")
-            if isinstance(event, yaml.AliasEvent):
-                line = "a line" if event.start_mark is None else f"line {event.start_mark.line + 1}"
-                raise SchemaError(
-                    f"{path}: not a readable {what} file: {line} has an alias (*{event.anchor}); "
-                    "write the value out"
-                )
-        return yaml.safe_load(text)  # JSON is YAML too
-    # safe_load raises a bare ValueError for a date or number that there is none of
-    except (OSError, yaml.YAMLError, ValueError) as exc:
-        if isinstance(exc, SchemaError):
-            raise
-        raise SchemaError(f"{path}: not a readable {what} file: {exc}") from exc
-
-
-def read_pipeline(path: Path) -> str:
-    """Read a file of `albumentations.save`, YAML or JSON, and return canonical JSON."""
-    described = read_yaml(path, what="pipeline")
-    if not isinstance(described, Mapping):
-        raise SchemaError(f"{path}: not a serialised albumentations pipeline")
-    return to_json(described)
 
 
 class Pipeline:
@@ -131,10 +44,10 @@ class Pipeline:
         height, width = pixels.shape[:2]
         points = grid_points((height, width))
         with self._busy:
-            # the pipeline is checked to be deterministic; if that failed, a seed makes it repeat
-            self._compose.set_random_seed(0)
             try:
-                done = self._compose(image=pixels, keypoints=points)
+                # it is checked to be deterministic; if that failed, a seed makes it repeat
+                with seeded(self._compose, random.Random(0), 0):
+                    done = self._compose(image=pixels, keypoints=points)
             except OCRStoreError:
                 raise
             except Exception as exc:  # albumentations raises any type
@@ -161,16 +74,37 @@ def make_transform(tree: Mapping[str, Any]) -> Any:
     """Make the transform that a tree of canonical JSON describes; raises SchemaError."""
     albumentations = import_albumentations()
     _check_classes(tree)
+    tree = _renamed(tree)
     try:
         with warnings.catch_warnings():
             # it warns of arguments that it wrote down itself; _check_arguments finds the wrong ones
             warnings.simplefilter("ignore", UserWarning)
-            made = albumentations.from_dict({"transform": dict(tree)})
+            made = albumentations.from_dict({"transform": tree})
     except Exception as exc:  # pydantic, type and value errors: the arguments are wrong
         raise SchemaError(f"the pipeline cannot be made from its description: {exc}") from exc
     if made is None:
         raise SchemaError("the pipeline has a transform that albumentations cannot serialise")
     _check_arguments(tree, made.to_dict()["transform"])
+    return made
+
+
+_RENAMED = {"value": "fill", "mask_value": "fill_mask"}
+"""Arguments of albumentations 1 and their names in 2."""
+
+
+def _renamed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with the argument names of the installed albumentations."""
+    found = _registry().get(str(tree["__class_fullname__"]))
+    known = set() if found is None else set(inspect.signature(found).parameters)
+    made = dict(tree)
+    if "always_apply" in made and "always_apply" not in known:
+        made["p"] = 1.0 if made.pop("always_apply") else made.get("p", 0.5)
+    for old, new in _RENAMED.items():
+        if old in made and old not in known and new in known:
+            value = made.pop(old)
+            made[new] = 0 if value is None else value  # what None meant
+    if "transforms" in made:
+        made["transforms"] = [_renamed(part) for part in made["transforms"] or ()]
     return made
 
 
@@ -250,35 +184,17 @@ def _solve_projective(source: Matrix, moved: Matrix) -> Matrix | None:
     return np.asarray(unit @ np.diag((1 / width, 1 / height, 1.0)))  # the grid begins at (0, 0)
 
 
+def albumentations_version() -> str:
+    """Return the name and version of what makes pipelines, for recipes."""
+    return f"albumentations {import_albumentations().__version__}"
+
+
 def import_albumentations() -> Any:
-    """Return the module albumentations; raises OCRStoreError if it is not installed."""
+    """Return the module albumentations; raises MissingPackageError if it is not there."""
     # without this, importing it checks online for a newer version
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    try:
+    with needs("augment"):
         return importlib.import_module("albumentations")
-    except ImportError as exc:
-        raise OCRStoreError(
-            "an albumentations pipeline needs albumentations: pip install 'ocrstore[augment]'"
-        ) from exc
-
-
-def default_augmentation(height: int, width: int) -> Any:
-    """Return what `train --augment` does: flip, rotate, scale, crop to the view's size, colour.
-
-    It runs on whole pictures; the maps are drawn from the transformed polygons.
-    """
-    A = import_albumentations()  # noqa: N806  # its own documentation calls it so
-    longest = max(height, width)
-    return A.Compose(
-        [
-            A.LongestMaxSize(longest),
-            A.HorizontalFlip(p=0.5),
-            A.Affine(rotate=(-10, 10), scale=(0.7, 2.0), p=1.0),
-            A.PadIfNeeded(height, width, border_mode=0, fill=0),
-            A.RandomCrop(height, width),
-            A.ColorJitter(brightness=0.25, contrast=0.25, saturation=0.25, hue=0.03, p=0.8),
-        ]
-    )
 
 
 def _check_arguments(given: Mapping[str, Any], made: Mapping[str, Any]) -> None:
@@ -287,12 +203,14 @@ def _check_arguments(given: Mapping[str, Any], made: Mapping[str, Any]) -> None:
         for one, other in zip(given.get("transforms") or (), made["transforms"], strict=True):
             _check_arguments(one, other)
         return
-    unknown = sorted(given.keys() - made.keys())
+    name = str(given["__class_fullname__"])
+    # albumentations 1.3 does not describe all arguments that it takes
+    unknown = sorted(
+        given.keys() - made.keys() - {*inspect.signature(_registry()[name]).parameters}
+    )
     if unknown:
         known = ", ".join(sorted(name for name in made if not name.startswith("__")))
-        raise SchemaError(
-            f"{given['__class_fullname__']}: unknown argument {', '.join(unknown)}; known: {known}"
-        )
+        raise SchemaError(f"{name}: unknown argument {', '.join(unknown)}; known: {known}")
 
 
 # --- which classes a description may name
@@ -319,9 +237,14 @@ def permit_modules(names: Iterable[str]) -> None:
         _permitted.add(name)
 
 
+def permit_parts(transform: Any) -> None:
+    """Permit the modules of a transform and of those inside it."""
+    _permitted.update(type(part).__module__ for part in parts_of(transform))
+
+
 def foreign_modules(described: str) -> set[str]:
     """Return the modules besides albumentations that a pipeline in canonical JSON names."""
-    parts = _described_parts(json.loads(described))
+    parts = described_parts(json.loads(described))
     modules = {part["__class_fullname__"].rpartition(".")[0] for part in parts}
     return {module for module in modules if module and not _is_albumentations(module)}
 
@@ -332,10 +255,10 @@ def _check_classes(tree: object) -> None:
     No name of the description is imported or looked up anywhere but in albumentations' registry of
     transforms, which has those of modules that are imported already.
     """
-    registry = importlib.import_module("albumentations.core.serialization").SERIALIZABLE_REGISTRY
+    registry = _registry()
     composition = importlib.import_module("albumentations.core.composition")
     kinds = (composition.BasicTransform, composition.BaseCompose)
-    for part in _described_parts(tree):
+    for part in described_parts(tree):
         name = part["__class_fullname__"]
         module, _, short = name.rpartition(".")
         own = not module or _is_albumentations(module)
@@ -344,8 +267,7 @@ def _check_classes(tree: object) -> None:
             if found.__module__ in _permitted or _is_albumentations(found.__module__):
                 continue
         elif own or module in _permitted:
-            version = import_albumentations().__version__
-            where = f"albumentations {version}" if own else f"module {module}"
+            where = albumentations_version() if own else f"module {module}"
             raise SchemaError(f"{where} has no transform named {short!r} that can be serialised")
         raise SchemaError(
             f"the pipeline needs {name}, which is not a transform of albumentations. The code of "
@@ -354,11 +276,19 @@ def _check_classes(tree: object) -> None:
         )
 
 
+def _registry() -> Mapping[str, Any]:
+    """Return the transforms that albumentations can serialise, by their names."""
+    found: Mapping[str, Any] = importlib.import_module(
+        "albumentations.core.serialization"
+    ).SERIALIZABLE_REGISTRY
+    return found
+
+
 def _is_albumentations(module: str) -> bool:
     return module == "albumentations" or module.startswith("albumentations.")
 
 
-def _described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
+def described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
     """Yield a description and those inside it; raises SchemaError if its structure is wrong."""
     waiting = [tree]
     while waiting:
@@ -367,6 +297,10 @@ def _described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
             raise SchemaError(
                 "not a serialised albumentations pipeline: a transform has no `__class_fullname__`"
             )
+        p = part.get("p", 1.0)
+        if not isinstance(p, int | float) or not 0 <= p <= 1:
+            name = part["__class_fullname__"]
+            raise SchemaError(f"{name}: the probability `p` has to be from 0 to 1, not {p!r}")
         yield part
         inside = part.get("transforms") or []
         if not isinstance(inside, list | tuple):
@@ -374,11 +308,31 @@ def _described_parts(tree: object) -> Iterator[Mapping[str, Any]]:
         waiting += inside
 
 
-def _parts(transform: Any) -> Iterator[Any]:
+def parts_of(transform: Any) -> Iterator[Any]:
     """Yield a transform and those inside it."""
     yield transform
     for part in getattr(transform, "transforms", None) or ():
-        yield from _parts(part)
+        yield from parts_of(part)
+
+
+def short_name(tree: Mapping[str, Any]) -> str:
+    """Return the name of a described class without its module."""
+    return str(tree["__class_fullname__"]).rpartition(".")[2]
+
+
+def default_p(tree: Mapping[str, Any]) -> float:
+    """Return the probability that a described class has if none is given."""
+    found = _registry().get(str(tree["__class_fullname__"]))
+    parameters = {} if found is None else inspect.signature(found).parameters
+    # as it is: an object that was made without it has the same int or float in its description
+    found_p: float = parameters["p"].default if "p" in parameters else 0.5
+    return found_p
+
+
+def is_always_applied(tree: Mapping[str, Any]) -> bool:
+    """Tell whether a described transform has probability 1; without one it has the default."""
+    usual = 1.0 if short_name(tree) in (*SEQUENCES, "Normalize", "ToTensorV2") else 0.5
+    return bool(tree.get("always_apply")) or float(tree.get("p", usual)) >= 1
 
 
 # --- deterministic or random
@@ -446,10 +400,9 @@ class _RandomError(SchemaError):
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the transforms in order; refuse compositions that choose, and probabilities."""
-    name = str(tree["__class_fullname__"])
-    short = name.rpartition(".")[2]
+    short = short_name(tree)
     # the defaults of albumentations
-    p = float(tree.get("p", 1.0 if short in SEQUENCES else 0.5))
+    p = 1.0 if is_always_applied(tree) else float(tree.get("p", 0.5))
     if 0.0 < p < 1.0:
         raise _RandomError(
             f"{short} is random: it is applied with probability {p:g}. A view is computed once, so "
@@ -473,20 +426,23 @@ def _run(leaves: list[Mapping[str, Any]], size: tuple[int, int]) -> tuple[int, i
     pixels = _probe(size)
     changed_by = ""
     for leaf in leaves:
-        name = str(leaf["__class_fullname__"]).rpartition(".")[2]
+        name = short_name(leaf)
         points = grid_points((pixels.shape[0], pixels.shape[1]))
         transform = make_transform(leaf)
         stage = compose([transform])
         first: tuple[Any, Any, Any] | None = None
         for py_random, seed in _generators():
             try:
-                with _global_seed(seed):
-                    stage.set_random_state(np.random.default_rng(seed), py_random)
+                with seeded(stage, py_random, seed):
                     done = stage(image=pixels, keypoints=points)
             except Exception as exc:  # albumentations raises any type
                 raise _ProbeFailedError(
                     f"{name} failed on a probe picture of {size[1]}x{size[0]} pixels: {exc}"
                 ) from exc
+            if not isinstance(done["image"], np.ndarray):
+                raise SchemaError(
+                    f"{name} makes a {type(done['image']).__name__}; a view has to be an array"
+                )
             outcome = (getattr(transform, "params", None), done["image"], done["keypoints"])
             if first is None:
                 first = outcome
@@ -549,8 +505,15 @@ def _generators() -> Iterator[tuple[random.Random, int]]:
 
 
 @contextmanager
-def _global_seed(seed: int) -> Iterator[None]:
-    """Seed the global generators, which some transforms use, and restore them afterwards."""
+def seeded(composition: Any, py_random: random.Random | None, seed: int) -> Iterator[None]:
+    """Seed a composition and the global generators, which are restored afterwards.
+
+    albumentations before 1.4.15 has only those, and some transforms of later versions use them.
+    """
+    if hasattr(composition, "set_random_state"):
+        composition.set_random_state(np.random.default_rng(seed), py_random)
+    elif hasattr(composition, "set_random_seed"):
+        composition.set_random_seed(seed)
     python_state, numpy_state = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)

@@ -1,12 +1,13 @@
 """How a picture becomes a view: the immutable recipe, its JSON form, file, fingerprint and diff.
 
-The work itself is done by `geometry`, `pipeline` and `maps`.
+The work itself is done by `geometry`, `pipeline`, `maps` and `targets`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,17 +18,19 @@ import xxhash
 
 from ocrstore.errors import SchemaError
 from ocrstore.format.codecs import CODECS
+from ocrstore.format.columns import DTYPES
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
 from ocrstore.maps import ALGORITHM, MapParams
 from ocrstore.metadata import diff_json
-from ocrstore.schema import COLUMNS, IMAGE, default_dtype
+from ocrstore.schema import COLUMNS, IMAGE, INVERSE_MATRIX, TENSOR, default_dtype
+from ocrstore.targets import Shape, TargetFunction, Targets, give_targets
 
 if TYPE_CHECKING:
     from ocrstore.pipeline import Pipeline
 
 GEOMETRIES = ("longest", "stretch", "pipeline")
-# not part of the fingerprint, because they change no stored byte
-_NOT_FINGERPRINTED = ("mean", "std")
+# the first two change no stored byte; the last is there for whoever finds other bytes
+_NOT_FINGERPRINTED = ("mean", "std", "made_with")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,10 @@ class Recipe:
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     """For the model: per channel, RGB, of pixels scaled to 0..1. Not applied to stored pixels."""
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    targets: Targets | None = None
+    """The function that draws the targets; DBNet's maps if None."""
+    made_with: str | None = None
+    """The version of albumentations that first baked the pipeline."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -75,6 +82,7 @@ class Recipe:
         dtypes: Mapping[str, str] | None = None,
         codecs: Mapping[str, str] | None = None,
         pipeline: object = None,
+        targets: str | TargetFunction | None = None,
         allow_modules: Sequence[str] = (),
         **others: Any,
     ) -> Recipe:
@@ -85,7 +93,10 @@ class Recipe:
             columns: Column names; all by default.
             dtypes: Column to dtype, if not the default.
             codecs: Column to codec, if not raw.
-            pipeline: An albumentations pipeline or its canonical JSON, instead of `size`.
+            pipeline: An albumentations pipeline, its canonical JSON or a Hydra node, instead of
+                `size`. A Normalize at its end gives mean and std.
+            targets: The function that draws the targets in place of DBNet's maps, or its name
+                `module:function`, which is imported.
             allow_modules: Modules besides albumentations whose transforms a serialised pipeline
                 may name; they are imported.
             others: Further fields of a Recipe.
@@ -94,33 +105,60 @@ class Recipe:
             SchemaError: The arguments are invalid, or the pipeline is random.
         """
         if pipeline is not None:
-            from ocrstore.pipeline import check_deterministic, permit_modules, to_json
+            from ocrstore.pipeline import (
+                albumentations_version,
+                check_deterministic,
+                permit_modules,
+            )
 
             permit_modules(allow_modules)
             if size is not None:
                 raise SchemaError("a pipeline determines the size; leave out `size`")
-            text = pipeline if isinstance(pipeline, str) else to_json(pipeline)
+            text, fields = _bake(pipeline, others)
             others |= {
                 "pipeline": text,
                 "geometry": "pipeline",
                 "size": check_deterministic(text),
+                "made_with": albumentations_version(),
+                **fields,
             }
         elif size is not None:
             others["size"] = _as_size(size)
-        names = list(COLUMNS) if columns is None else list(columns)
+        if isinstance(columns, str):
+            raise SchemaError(f"columns={columns!r}: expected a list of names: [{columns!r}]")
+        drawn = None
+        if targets is not None:
+            drawn = Targets.measure(give_targets(targets), others.get("size", cls().size))
+            others["targets"] = drawn
+        names = _default_names(drawn) if columns is None else list(columns)
         asked = {"dtypes": dtypes or {}, "codecs": codecs or {}}
         for what, mapping in asked.items():
+            if not isinstance(mapping, Mapping):
+                raise SchemaError(f"{what}={mapping!r}: expected a mapping of column names")
             for name in mapping.keys() - set(names):
                 raise SchemaError(f"{what}: {name!r} is not one of the columns {names}")
         others["columns"] = tuple(
             ViewColumn(
                 name,
-                asked["dtypes"].get(name, default_dtype(name)),
+                asked["dtypes"].get(name, _default_dtype(name, drawn)),
                 asked["codecs"].get(name, "raw"),
             )
             for name in names
         )
         return cls(**others)
+
+    def with_columns(
+        self, columns: Sequence[str] | None = None, codecs: Mapping[str, str] | None = None
+    ) -> Recipe:
+        """Return the same recipe with other columns or codecs; those that it has keep theirs."""
+        kept = {column.name: column for column in self.columns}
+        names = self.names if columns is None else columns
+        made = Recipe.make(
+            columns=names,
+            dtypes={name: kept[name].dtype for name in names if name in kept},
+            codecs={name: kept[name].codec for name in names if name in kept} | dict(codecs or {}),
+        )
+        return dataclasses.replace(self, columns=made.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,6 +179,19 @@ class Recipe:
         kept = {k: v for k, v in self.to_json().items() if k not in _NOT_FINGERPRINTED}
         text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
         return xxhash.xxh3_128_hexdigest(text.encode())
+
+    def shape(self, name: str) -> Shape:
+        """Return the shape of a column; None varies."""
+        if name in COLUMNS:
+            return COLUMNS[name].shape(self.size)
+        return dict(self.targets.arrays)[name].shape if self.targets is not None else ()
+
+    def resized(self, side: int) -> Recipe:
+        """Return the recipe for views of side x side pixels."""
+        targets = self.targets
+        if targets is not None:
+            targets = Targets.measure(targets.function, (side, side))
+        return dataclasses.replace(self, size=(side, side), targets=targets)
 
     def place(self, picture_size: tuple[int, int]) -> Geometry:
         """Return the geometry for pictures of a size (height, width)."""
@@ -163,22 +214,30 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as a dict for json.dumps."""
-        return {
+        described: dict[str, Any] = {
             "size": list(self.size),
             "geometry": self.geometry,
             "interpolation": self.interpolation,
             "fill": list(self.fill),
             "pipeline": None if self.pipeline is None else json.loads(self.pipeline),
             "columns": {c.name: {"dtype": c.dtype, "codec": c.codec} for c in self.columns},
-            "maps": dataclasses.asdict(self.maps),
+            "maps": self.maps.to_json(),
             "map_algorithm": self.map_algorithm,
             "mean": list(self.mean),
             "std": list(self.std),
         }
+        # only where they are used: recipes from before they were there keep their fingerprints
+        if self.targets is not None:
+            described["targets"] = self.targets.to_json()
+        if self.made_with is not None:
+            described["made_with"] = self.made_with
+        return described
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any]) -> Recipe:
         """Make a recipe from the result of `to_json`; missing fields have their default.
+
+        `targets` may also be a name `module:function` of a function that was given before.
 
         Raises:
             SchemaError: Unknown fields or invalid values.
@@ -188,56 +247,78 @@ class Recipe:
         _refuse_unknown("recipe", given, known)
         try:
             if given.get("pipeline") is not None:
-                from ocrstore.pipeline import to_json
-
-                given["pipeline"] = to_json(given["pipeline"])
-                if "size" not in given:
-                    return cls.make(**_spread(given))
-                given.setdefault("geometry", "pipeline")
+                given["pipeline"], fields = _bake(given["pipeline"], given)
+                given = {"geometry": "pipeline", **given, **fields}
             if "size" in given:
                 given["size"] = _as_size(given["size"])
+            if isinstance(given.get("targets"), str):
+                given["targets"] = Targets.measure(given["targets"], given.get("size", cls().size))
+            elif given.get("targets") is not None:
+                given["targets"] = Targets.from_json(given["targets"])
             for name, kind in (("fill", int), ("mean", float), ("std", float)):
                 if name in given:
                     given[name] = tuple(kind(value) for value in given[name])
-            if "columns" in given:
-                given["columns"] = _as_columns(given["columns"])
+            if "columns" in given or given.get("targets") is not None:
+                names = given.get("columns", _default_names(given.get("targets")))
+                given["columns"] = _as_columns(names, given.get("targets"))
             if "maps" in given:
                 _refuse_unknown(
                     "maps", given["maps"], [f.name for f in dataclasses.fields(MapParams)]
                 )
                 given["maps"] = MapParams(**given["maps"])
+            if given.get("pipeline") is not None and "size" not in given:
+                # last, because it runs the pipeline
+                from ocrstore.pipeline import albumentations_version, check_deterministic
+
+                given["size"] = check_deterministic(given["pipeline"])
+                given["made_with"] = albumentations_version()
             return cls(**given)
-        except (TypeError, ValueError, AttributeError) as exc:
+        except (TypeError, ValueError, AttributeError, OverflowError) as exc:
             if isinstance(exc, SchemaError):
                 raise
             raise SchemaError(f"not a recipe: {exc}") from exc
 
     def diff(self, other: Recipe) -> list[str]:
         """Return the differences to another recipe, like `maps.shrink_ratio: 0.4 -> 0.5`."""
-        return diff_json(self.to_json(), other.to_json())
+        one, two = self.to_json(), other.to_json()
+        if None in (self.made_with, other.made_with):  # not known to differ
+            one.pop("made_with", None)
+            two.pop("made_with", None)
+        return diff_json(one, two)
 
 
-def read_recipe(path: Path | str) -> Recipe:
-    """Read a recipe, or a pipeline saved by albumentations, from a YAML or JSON file.
+def read_recipe(path: Path | str, *, targets: str | TargetFunction | None = None) -> Recipe:
+    """Read a recipe, or a pipeline, from a YAML or JSON file.
+
+    Args:
+        path: A file with fields of a recipe, a pipeline as albumentations saves it, or the Hydra
+            node of one.
+        targets: The function that draws the targets. A file that names one in its field `targets`
+            does not make it run: it has to be given here, too.
 
     Raises:
         SchemaError: The file cannot be read, or is not a valid recipe.
     """
-    from ocrstore.pipeline import read_pipeline, read_yaml
+    from ocrstore.pipeline_json import is_pipeline, read_yaml
 
     path = Path(path)
     described = read_yaml(path, what="recipe")
-    if not isinstance(described, Mapping):
-        raise SchemaError(
-            f"{path}: expected a mapping of recipe fields, found {type(described).__name__}"
-        )
     try:
-        if "transform" in described or "__class_fullname__" in described:
-            return Recipe.make(pipeline=described)
+        if is_pipeline(described):
+            return Recipe.make(pipeline=described, targets=targets)
+        if not isinstance(described, Mapping):
+            raise SchemaError(
+                f"expected a mapping of recipe fields, found {type(described).__name__}"
+            )
         given = dict(described)
         if isinstance(given.get("pipeline"), str):
-            text = read_pipeline(path.parent / given["pipeline"])
-            given["pipeline"] = json.loads(text)
+            given["pipeline"] = read_yaml(path.parent / given["pipeline"], what="pipeline")
+        if targets is not None:
+            name, named = give_targets(targets), given.get("targets")
+            named = named.get("function") if isinstance(named, Mapping) else named
+            if named not in (None, name):
+                raise SchemaError(f"its targets are drawn by {named}, not by {name}")
+            given["targets"] = name
         return Recipe.from_json(given)
     except SchemaError as exc:
         raise SchemaError(f"{path}: {exc}") from exc
@@ -246,40 +327,49 @@ def read_recipe(path: Path | str) -> Recipe:
 def _as_size(size: Any) -> tuple[int | None, int | None]:
     if isinstance(size, int) and not isinstance(size, bool):
         return size, size
-    values = tuple(size)
+    values = tuple(size) if isinstance(size, Sequence) else ()
     if len(values) != 2:
         raise SchemaError(f"size has to be an int or (height, width), not {size!r}")
     return values[0], values[1]
 
 
-def _as_columns(columns: Any) -> tuple[ViewColumn, ...]:
+def _bake(pipeline: Any, given: Mapping[str, Any]) -> tuple[str, dict[str, tuple[float, ...]]]:
+    """Return a pipeline as canonical JSON, and mean and std if it normalises."""
+    from ocrstore.pipeline_json import bake_json
+
+    text, fields = bake_json(json.loads(pipeline) if isinstance(pipeline, str) else pipeline)
+    for name, value in fields.items():
+        if name in given and tuple(given[name]) != value:
+            raise SchemaError(
+                f"{name} is {list(given[name])}, and the pipeline ends with a Normalize by "
+                f"{list(value)}; leave out one of them"
+            )
+    return text, fields
+
+
+def _default_names(targets: Targets | None) -> list[str]:
+    if targets is None:
+        return list(COLUMNS)
+    return [IMAGE, TENSOR, *targets.names, INVERSE_MATRIX]
+
+
+def _default_dtype(name: str, targets: Targets | None) -> str:
+    drawn = {} if targets is None else dict(targets.arrays)
+    return drawn[name].dtype if name in drawn and name not in COLUMNS else default_dtype(name)
+
+
+def _as_columns(columns: Any, targets: Targets | None = None) -> tuple[ViewColumn, ...]:
     if isinstance(columns, Mapping):
         made = []
         for name, given in columns.items():
             given = given or {}
             _refuse_unknown(f"columns.{name}", given, ["dtype", "codec"])
-            dtype = given.get("dtype", default_dtype(name))
+            dtype = given.get("dtype", _default_dtype(name, targets))
             made.append(ViewColumn(str(name), dtype, given.get("codec", "raw")))
         return tuple(made)
     if isinstance(columns, str):
         raise SchemaError(f"columns has to be a list or a mapping, not {columns!r}")
-    return tuple(ViewColumn(str(name), default_dtype(name)) for name in columns)
-
-
-def _spread(given: dict[str, Any]) -> dict[str, Any]:
-    """Convert fields of the JSON form into arguments of `make`."""
-    out = {k: v for k, v in given.items() if k not in ("columns", "maps", "geometry")}
-    if "columns" in given:
-        columns = _as_columns(given["columns"])
-        out["columns"] = [c.name for c in columns]
-        out["dtypes"] = {c.name: c.dtype for c in columns}
-        out["codecs"] = {c.name: c.codec for c in columns}
-    if "maps" in given:
-        out["maps"] = MapParams(**given["maps"])
-    for name in ("mean", "std"):
-        if name in out:
-            out[name] = tuple(float(value) for value in out[name])
-    return out
+    return tuple(ViewColumn(str(name), _default_dtype(name, targets)) for name in columns)
 
 
 def _refuse_unknown(where: str, given: Any, known: Sequence[str]) -> None:
@@ -302,16 +392,21 @@ def _check(recipe: Recipe) -> None:
             raise SchemaError(f"size has to be two ints from 1 to 65536, not {recipe.size}")
     if len(recipe.fill) != 3 or not all(0 <= value <= 255 for value in recipe.fill):
         raise SchemaError(f"fill has to be three ints from 0 to 255, not {recipe.fill}")
-    if len(recipe.mean) != 3 or len(recipe.std) != 3 or min(recipe.std) <= 0:
-        raise SchemaError("mean and std have to be three numbers each, std above 0")
+    finite = all(math.isfinite(value) for value in (*recipe.mean, *recipe.std))
+    if len(recipe.mean) != 3 or len(recipe.std) != 3 or not finite or min(recipe.std) <= 0:
+        raise SchemaError("mean and std have to be three finite numbers each, std above 0")
+    if not isinstance(recipe.made_with, str | None):
+        raise SchemaError(f"made_with has to be a string, not {recipe.made_with!r}")
     names = recipe.names
     if len(set(names)) != len(names) or not names:
         raise SchemaError(f"columns have to be distinct and at least one: {names}")
+    known = _default_names(recipe.targets)
     for column in recipe.columns:
-        if column.name not in COLUMNS:
-            raise SchemaError(f"unknown column {column.name!r}; known: {', '.join(COLUMNS)}")
-        if column.dtype not in COLUMNS[column.name].dtypes:
-            allowed = " or ".join(COLUMNS[column.name].dtypes)
+        if column.name not in known:
+            raise SchemaError(f"unknown column {column.name!r}; known: {', '.join(known)}")
+        dtypes = COLUMNS[column.name].dtypes if column.name in COLUMNS else DTYPES
+        if column.dtype not in dtypes:
+            allowed = " or ".join(dtypes)
             raise SchemaError(f"column {column.name} has to be {allowed}, not {column.dtype!r}")
         if column.codec not in CODECS:
             raise SchemaError(

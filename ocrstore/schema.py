@@ -41,6 +41,9 @@ TENSOR = "tensor"
 INVERSE_MATRIX = "inverse_matrix"
 """From the view to the upright picture."""
 
+COUNTED, IGNORED = (0, 230, 118), (255, 82, 82)
+"""RGB of polygons that count and of those that are ignored."""
+
 _FLOATS, _FLAGS = ("float16", "float32"), ("uint8", "bool")
 COLUMNS = {
     column.name: column

@@ -184,6 +184,10 @@ class SlotReader:
         weakref.finalize(received, _free, memory, os.getpid()).atexit = False
         return received
 
+    def close(self) -> None:
+        """Unmap all slots but those that arrays still point into; these follow their arrays."""
+        self._mapped.clear()
+
 
 def _open(ticket: Ticket) -> mmap.mmap:
     path = ticket.file if isinstance(ticket.file, str) else f"/proc/{ticket.pid}/fd/{ticket.file}"

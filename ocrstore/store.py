@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 import numpy as np
 
+from ocrstore.buffers import BufferPool, scratch_bytes
 from ocrstore.errors import (
     CorruptStoreError,
     DecodeError,
@@ -19,33 +31,67 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.format.codecs import check_row_nbytes, decode_row
+from ocrstore.format.codecs import check_row_nbytes, decode_row, decode_row_into, row_limit
 from ocrstore.format.columns import Column
-from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES, align_up, row_alignment
+from ocrstore.format.layout import align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
 
 Array: TypeAlias = "npt.NDArray[Any]"
+T = TypeVar("T", bound=np.generic)
+
+_FIXED = BufferPool(kept_nbytes=1 << 28)
+"""Memory for decoded rows and batches of columns of fixed shape."""
+_SMALL_NBYTES = 1 << 16
+"""Smaller rows are left to malloc, which returns such memory to the kernel rarely."""
 
 
-class StoredColumn:
-    """One column of a store: `column[3]` is a sample's array, `column[0:16]` a batch.
+class IndexTable(Protocol):
+    """The type of `Store.index`, a `pyarrow.Table`: pyarrow ships no type information.
 
-    Arrays of raw columns are read-only views of the mapped file, which they keep alive; they stay
-    valid after the store is closed. Thread-safe.
+    Methods that are not declared here are there as well; their results are Any.
     """
 
-    def __init__(
-        self, name: str, snapshot: Snapshot, *, max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES
-    ) -> None:
+    @property
+    def num_rows(self) -> int: ...  # noqa: D102  # Arrow's, as all below
+    @property
+    def column_names(self) -> list[str]: ...  # noqa: D102
+    def __len__(self) -> int: ...
+    def __getitem__(self, name: str, /) -> IndexColumn: ...
+    def select(self, columns: Sequence[str]) -> IndexTable: ...  # noqa: D102
+    def slice(self, offset: int = 0, length: int | None = None) -> IndexTable: ...  # noqa: D102
+    def to_pylist(self) -> list[dict[str, Any]]: ...  # noqa: D102
+    def to_pydict(self) -> dict[str, list[Any]]: ...  # noqa: D102
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
+class IndexColumn(Protocol):
+    """One column of the index, a `pyarrow.ChunkedArray`."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, row: int, /) -> Any: ...
+    def to_pylist(self) -> list[Any]: ...  # noqa: D102  # Arrow's, as the next
+    def to_numpy(self) -> Array: ...  # noqa: D102
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
+class StoredColumn(Generic[T]):
+    """One column of a store: `column[3]` is a sample's array, `column[0:16]` a batch.
+
+    A key is as good as a row: `column["img_1.jpg"]`. Arrays of raw columns are read-only views of
+    the mapped file, which they keep alive; they stay valid after the store is closed. Thread-safe.
+    """
+
+    def __init__(self, name: str, snapshot: Snapshot, *, max_row_nbytes: int | None = None) -> None:
         self.name = name
         self.path = snapshot.mapping.path
         self.spec: Column = snapshot.manifest.columns[name]
-        self._snapshot = snapshot
-        self._max_row_nbytes = max_row_nbytes
+        self.snapshot = snapshot
+        self._max_row_nbytes = row_limit(max_row_nbytes)
         self._mapping = snapshot.mapping
         self._dtype = self.spec.numpy_dtype
         rows = snapshot.index.rows[name]
@@ -65,7 +111,10 @@ class StoredColumn:
         return len(self.offsets)
 
     def __repr__(self) -> str:
-        return f"<{self.name}: {len(self)} x {self.spec.dtype}{self.spec.shape} {self.spec.codec}>"
+        from ocrstore.display import shape_in_words
+
+        kind = f"{self.spec.dtype} {shape_in_words(self.spec.shape)}, {self.spec.codec}"
+        return f"<ocrstore.StoredColumn {self.name!r}: {len(self)} rows of {kind}>"
 
     @property
     def stride(self) -> int:
@@ -89,46 +138,122 @@ class StoredColumn:
         breaks = np.append(np.flatnonzero(np.diff(self.offsets) != self.stride) + 1, count)
         return breaks[np.searchsorted(breaks, rows, side="right")]
 
+    @overload
+    def __getitem__(self, rows: int | np.integer[Any] | str) -> npt.NDArray[T]: ...
+    @overload
+    def __getitem__(
+        self, rows: slice | Sequence[int] | list[str] | tuple[str, ...] | npt.NDArray[Any]
+    ) -> npt.NDArray[T] | list[npt.NDArray[T]]: ...
     def __getitem__(self, rows: Any) -> Any:
         """Return one sample's array, or several samples'.
 
         Several rows are one array if the column has a fixed shape (zero-copy if they are
-        contiguous, see `is_run`; else a copy), and a list of arrays otherwise.
+        contiguous, see `is_run`; else copied or decoded), and a list of arrays otherwise.
+
+        Args:
+            rows: A row or a key; or a slice of either, a list of either, a boolean mask. A slice
+                ends before its end, also where that is a key.
         """
-        if isinstance(rows, (int, np.integer)):
-            return self._one(self._check_row(int(rows)))
+        if isinstance(rows, (int, np.integer, str)) and not isinstance(rows, bool):
+            return self._one(self._check_row(rows))
         if isinstance(rows, slice):
-            start, stop, step = rows.indices(len(self))
+            start, stop, step = self._check_slice(rows).indices(len(self))
             if step == 1:
                 return self._range(start, max(start, stop))
             return self._gather(list(range(start, stop, step)))
-        return self._gather([self._check_row(int(row)) for row in rows])
+        return self._gather(self._check_rows(rows))
 
-    def __iter__(self) -> Iterator[Array]:
+    def __iter__(self) -> Iterator[npt.NDArray[T]]:
         return (self._one(row) for row in range(len(self)))
 
-    def stored(self, row: int) -> memoryview:
-        """Return a row's stored bytes, for example a JPEG stream, without a copy."""
+    def stored(self, row: int | str) -> memoryview:
+        """Return the stored bytes of a row or a key, for example a JPEG stream, without a copy."""
         row = self._check_row(row)
         self._mapping.check()
         start = int(self.offsets[row])
         return self._mapping.buffer[start : start + int(self.nbytes[row])]
 
-    def _check_row(self, row: int) -> int:
-        return _check_row(row, self)
+    def _check_row(self, row: Any) -> int:
+        """Return a row number for a row or a key."""
+        if isinstance(row, str):
+            self._mapping.check()
+            return _find_key(self.snapshot, row)
+        return _check_row(int(row), self)
 
-    def _one(self, row: int) -> Array:
-        self._mapping.check()
+    def _check_slice(self, rows: slice) -> slice:
+        """Return a slice of row numbers for one whose ends may be keys."""
+        start, stop = (
+            self._check_row(end) if isinstance(end, str) else end for end in (rows.start, rows.stop)
+        )
+        return slice(start, stop, rows.step)
+
+    def _check_rows(self, rows: Any) -> list[int]:
+        """Return row numbers for a list of rows or keys, or a boolean mask."""
+        try:
+            given = list(rows.tolist() if hasattr(rows, "tolist") else rows)
+        except TypeError:  # a number of another kind
+            given = [None]
+        if given and all(isinstance(row, (bool, np.bool_)) for row in given):
+            if len(given) != len(self):
+                raise UnknownRowError(
+                    f"{self.path}: a mask of length {len(given)}: expected {len(self)}."
+                )
+            return [row for row, chosen in enumerate(given) if chosen]
+        if all(isinstance(row, (int, np.integer, str)) for row in given):
+            return [self._check_row(row) for row in given]
+        raise TypeError(
+            f"{self.path}: column {self.name!r}: not a valid index: expected a row, a key, a slice,"
+            f" a list of rows or keys, or a boolean mask, found {repr(rows)[:80]}."
+        )
+
+    def decoded(self, row: int) -> npt.NDArray[T]:
+        """Return a row as a writable array of its own, in memory that is used again."""
+        row = self._check_row(row)
         shape = tuple(self.shapes[row].tolist())
-        if self.spec.is_raw:
-            return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
-        where = f"{self._mapping.path}: row {row}, column {self.name!r}"
-        if self.spec.codec == "jpeg":
+        if self.spec.is_compressed:
+            return decode_row(
+                self.spec,
+                self.stored(row),
+                shape,
+                where=_Place(self, row),
+                limit=self._max_row_nbytes,
+                empty=self._empty,
+            )
+        if not self.spec.is_raw:
+            where = str(_Place(self, row))
             check_row_nbytes(self.spec, shape, self._max_row_nbytes, where=where)
             return _decode_picture(self.stored(row), shape, where)
-        return decode_row(
-            self.spec, self.stored(row), shape, where=where, limit=self._max_row_nbytes
-        )
+        array = self._empty(shape, self._dtype)
+        np.copyto(array, self._one(row))
+        return array
+
+    def _empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return uninitialized memory for a row, used again if that is worth it."""
+        nbytes = self.spec.nbytes_of(shape)
+        if nbytes < _SMALL_NBYTES:
+            return np.empty(shape, dtype)
+        if self.spec.is_fixed:
+            return _FIXED.empty(shape, dtype)
+        return scratch_bytes((nbytes,)).view(dtype).reshape(shape)
+
+    def decode_into(self, row: int, out: Array) -> None:
+        """Decode a row into `out`, C-contiguous and of the row's shape; for compressed columns.
+
+        Releases the GIL and allocates nothing. After an error the content of `out` is undefined.
+
+        Raises:
+            CorruptStoreError: The row does not decode to exactly the bytes of `out`.
+        """
+        decode_row_into(self.spec, self.stored(row), out, where=_Place(self, row))
+
+    def _one(self, row: int) -> npt.NDArray[T]:
+        self._mapping.check()
+        if self.spec.is_raw:
+            shape = tuple(self.shapes[row].tolist())
+            return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
+        array = self.decoded(row)
+        array.flags.writeable = False
+        return array
 
     def _range(self, start: int, stop: int) -> Any:
         if stop - start > 1 and self.is_run(start, stop):
@@ -145,17 +270,40 @@ class StoredColumn:
     def _gather(self, rows: list[int]) -> Any:
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
-        if not self.spec.is_raw:
-            where = f"{self.path}: column {self.name!r}"
-            check_row_nbytes(self.spec, self._fixed_shape, self._max_row_nbytes, where=where)
-        batch = np.empty((len(rows), *self._fixed_shape), self._dtype)
+        batch = self.empty_batch(len(rows))
         for position, row in enumerate(rows):
-            batch[position] = self._one(row)
+            if self.spec.is_compressed:
+                self.decode_into(row, batch[position, ...])  # an array of a scalar column, too
+            else:
+                batch[position] = self._one(row)
         batch.flags.writeable = False
         return batch
 
+    def empty_batch(self, count: int) -> Array:
+        """Return uninitialized memory for rows of a fixed-shape column; it is used again.
 
-def _check_row(row: int, rows: StoredColumn | Store) -> int:
+        Raises:
+            DecodeError: The rows of a compressed column are larger than this store's user allows.
+        """
+        if not self.spec.is_raw:
+            where = f"{self.path}: column {self.name!r}"
+            check_row_nbytes(self.spec, self._fixed_shape, self._max_row_nbytes, where=where)
+        return _FIXED.empty((count, *self._fixed_shape), self._dtype)
+
+
+class _Place(NamedTuple):
+    """Names a row in an error message; the key is looked up only then."""
+
+    column: StoredColumn[Any]
+    row: int
+
+    def __str__(self) -> str:
+        column, row = self
+        key = column.snapshot.index.key(row)
+        return f"{column.path}: sample {key!r} (row {row}), column {column.name!r}"
+
+
+def _check_row(row: int, rows: StoredColumn[Any] | Store) -> int:
     """Return a row number without a sign; UnknownRowError if there is no such row."""
     count = len(rows)
     if not -count <= row < count:
@@ -164,8 +312,23 @@ def _check_row(row: int, rows: StoredColumn | Store) -> int:
     return row % count
 
 
+def _find_key(snapshot: Snapshot, key: str) -> int:
+    """Return the row of a key."""
+    try:
+        return snapshot.index.row_of[key]
+    except KeyError:
+        path, keys = snapshot.mapping.path, snapshot.index.row_of
+        raise UnknownSampleError(
+            f"{path}: no sample {key!r} among its {len(keys)}; keys look like {next(iter(keys))!r}."
+            if keys
+            else f"{path}: has no samples."
+        ) from None
+
+
 class Store:
     """A store, opened for reading: `store[name]` is a column, `len(store)` counts samples.
+
+    Iterating yields the keys of the samples, in row order: `store["image"][key]` is an array.
 
     Made by `ocrstore.open`. Holds one memory map and no lock. Cheap to open in every process;
     thread-safe; usable after fork. Pickling sends path and generation, and unpickling opens the
@@ -177,9 +340,9 @@ class Store:
         path: str | os.PathLike[str],
         *,
         generation: int | None = None,
-        max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES,
+        max_row_nbytes: int | None = None,
     ) -> None:
-        self._max_row_nbytes = max_row_nbytes
+        self._max_row_nbytes = row_limit(max_row_nbytes)
         # stays right when the working directory changes
         self._absolute = os.path.abspath(path)  # noqa: PTH100  # Path.resolve would follow links
         self._load(take_snapshot(path, generation=generation))
@@ -187,12 +350,15 @@ class Store:
     def _load(self, snapshot: Snapshot) -> None:
         self._snapshot: Snapshot | None = snapshot
         self.path = snapshot.mapping.path
-        self._columns = {
+        found = snapshot.manifest
+        _log.debug(
+            "opened %s: generation %d, %d samples", self.path, found.generation, found.samples
+        )
+        self._columns: dict[str, StoredColumn[Any]] = {
             name: StoredColumn(name, snapshot, max_row_nbytes=self._max_row_nbytes)
             for name in snapshot.manifest.columns
         }
         self._keys: tuple[str, ...] | None = None
-        self._rows: dict[str, int] | None = None
 
     @property
     def snapshot(self) -> Snapshot:
@@ -206,22 +372,56 @@ class Store:
         """Return the number of samples (not of columns)."""
         return self.snapshot.manifest.samples
 
-    def __getitem__(self, column: str) -> StoredColumn:
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys)
+
+    @overload
+    def __getitem__(self, column: Literal["image", "tensor"]) -> StoredColumn[np.uint8]: ...
+    @overload
+    def __getitem__(
+        self, column: Literal["prob_map", "thresh_map"]
+    ) -> StoredColumn[np.floating[Any]]: ...
+    @overload
+    def __getitem__(self, column: Literal["inverse_matrix"]) -> StoredColumn[np.float64]: ...
+    @overload
+    def __getitem__(self, column: str) -> StoredColumn[Any]: ...
+    def __getitem__(self, column: str) -> StoredColumn[Any]:
         self.snapshot  # noqa: B018  # raises if the store is closed
         try:
             return self._columns[column]
-        except KeyError:
+        except (KeyError, TypeError):  # a slice is not hashable
             known = ", ".join(self._columns)
+            is_sample = not isinstance(column, str) or column in self.snapshot.index.row_of
+            remedy = " Columns take rows and keys: store['image'][0]." if is_sample else ""
             raise UnknownColumnError(
-                f"{self.path}: no column {column!r}; it has {known}."
+                f"{self.path}: no column {column!r}; it has {known}.{remedy}"
             ) from None
 
-    def __contains__(self, column: object) -> bool:
-        return column in self.columns
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a column or a sample of this name."""
+        return name in self._columns or name in self.snapshot.index.row_of
 
     def __repr__(self) -> str:
-        state = f"{len(self)} samples" if self._snapshot else "closed"
-        return f"<ocrstore.Store {self.path!r}: {state}>"
+        if self._snapshot is None:
+            return f"<ocrstore.Store {self.path!r}: closed>"
+        from ocrstore.display import as_text
+
+        return as_text(*self._table())
+
+    def _repr_html_(self) -> str | None:
+        from ocrstore.display import as_html
+
+        return None if self._snapshot is None else as_html(*self._table())
+
+    def _table(self) -> tuple[str, list[tuple[str, str, str]]]:
+        """Return a title, and name, dtype, shape and codec of each column."""
+        from ocrstore.display import shape_in_words
+
+        lines = [
+            (name, spec.dtype, f"{shape_in_words(spec.shape)}, {spec.codec}")
+            for name, spec in self.columns.items()
+        ]
+        return f"ocrstore.Store {self.path!r}: {len(self)} samples", lines
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -236,9 +436,29 @@ class Store:
         return MappingProxyType(dict(self.snapshot.manifest.columns))
 
     @property
-    def index(self) -> pa.Table:
-        """The index, zero-copy: `key`, one struct per column, and the attributes."""
-        return self.snapshot.index.table
+    def index(self) -> IndexTable:
+        """The index, zero-copy: `key`, one struct per column, and the attributes.
+
+        The EXIF orientation of the source, which a build stores as `orientation`, is named
+        `source_orientation`: all stored pixels are upright.
+        """
+        table = self.snapshot.index.table
+        names = [self._shown_names.get(name, name) for name in table.column_names]
+        shown: IndexTable = table.rename_columns(names)
+        return shown
+
+    @property
+    def attribute_fields(self) -> list[Any]:
+        """Name and type (`pyarrow.Field`) of every attribute, as `index` has them."""
+        stored = self.snapshot.index.attributes
+        return [field.with_name(self._shown_names.get(field.name, field.name)) for field in stored]
+
+    @property
+    def _shown_names(self) -> Mapping[str, str]:
+        """Attributes of the file that have another name for readers."""
+        manifest, attributes = self.snapshot.manifest, self.snapshot.index.attributes.names
+        renamed = "build" in manifest.metadata and "source_orientation" not in attributes
+        return {"orientation": "source_orientation"} if renamed else {}
 
     @property
     def generation(self) -> int:
@@ -267,26 +487,23 @@ class Store:
 
     def row(self, key: str) -> int:
         """Return the row of a sample."""
-        if self._rows is None:
-            self._rows = {key: row for row, key in enumerate(self.keys)}
-        try:
-            return self._rows[key]
-        except KeyError:
-            raise UnknownSampleError(
-                f"{self.path}: no sample {key!r} among its {len(self)}; keys look like "
-                f"{self.keys[0]!r}."
-                if self.keys
-                else f"{self.path}: has no samples."
-            ) from None
+        return _find_key(self.snapshot, key)
 
-    def attributes(self, sample: int | str) -> dict[str, Any]:
-        """Return the attributes of one sample, by row or key."""
+    def attributes(self, sample: int | str, *, as_stored: bool = False) -> dict[str, Any]:
+        """Return the attributes of one sample, by row or key, with the names of `index`.
+
+        Args:
+            sample: The row or the key.
+            as_stored: Use the names of the file, which a writer takes.
+        """
         row = self.row(sample) if isinstance(sample, str) else _check_row(sample, self)
         names = self.snapshot.index.attributes.names
         if not names:
             return {}
-        records: list[dict[str, Any]] = self.index.select(names).slice(row, 1).to_pylist()
-        return records[0]
+        table = self.snapshot.index.table.select(names).slice(row, 1)
+        record: dict[str, Any] = table.to_pylist()[0]
+        renamed = {} if as_stored else self._shown_names
+        return {renamed.get(name, name): value for name, value in record.items()}
 
     def refresh(self) -> bool:
         """Switch to the newest generation; return whether there was a newer one.
@@ -308,7 +525,7 @@ class Store:
         """Close the store; arrays taken from it stay valid. Closing again does nothing."""
         self._snapshot = None
         self._columns = {}
-        self._keys = self._rows = None
+        self._keys = None
 
     def __enter__(self) -> Store:
         return self
@@ -325,7 +542,7 @@ def open_store(
     path: str | os.PathLike[str],
     *,
     generation: int | None = None,
-    max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES,
+    max_row_nbytes: int | None = None,
 ) -> Store:
     """Open a store for reading; no row is read.
 
@@ -333,7 +550,8 @@ def open_store(
         path: The store.
         generation: An older generation, if the store has not been compacted since.
         max_row_nbytes: Larger rows of compressed columns are not decoded (DecodeError): a small
-            file can hold rows of 2 GB. Raw rows are as large as the file.
+            file can hold rows of 2 GB. By default the environment variable
+            OCRSTORE_MAX_ROW_NBYTES, else 600 MB. Raw rows are as large as the file.
 
     Raises:
         NotAStoreError: The file is something else, or missing.
@@ -345,7 +563,7 @@ def open_store(
 
 
 def reopen_store(
-    path: str, generation: int, fingerprint: str, max_row_nbytes: int = DEFAULT_MAX_ROW_NBYTES
+    path: str, generation: int, fingerprint: str, max_row_nbytes: int | None = None
 ) -> Store:
     """Open the store that another process had open; a compacted one has another generation.
 
@@ -389,5 +607,4 @@ def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Arr
     pixels: Array = decode(picture, name=where).pixels
     if pixels.shape != shape:
         raise CorruptStoreError(f"{where}: decodes to {pixels.shape}, recorded is {shape}.")
-    pixels.flags.writeable = False
     return pixels

@@ -19,7 +19,7 @@ from ocrstore.errors import (
     SchemaError,
     StoreBusyError,
 )
-from ocrstore.format.codecs import CODECS, decode_row
+from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import ENTRY, Extent, parse_extent
 from ocrstore.format.fingerprint import fingerprint
@@ -102,6 +102,7 @@ def verify(
     columns_map: Mapping[str, str] | None = None,
     stored_only: bool = False,
     maps: StrPath | None = None,
+    targets: Any = None,
     allow_modules: Sequence[str] = (),
     sample: int | None = None,
     workers: int | None = None,
@@ -126,7 +127,7 @@ def verify(
         source: The pictures, as for `build`. Every sample is derived from them again and compared
             bit by bit with the store, instead of checking the file.
         annotations: With `source`, as in `build`; so are `format`, `include`, `exclude`,
-            `columns_map`, `maps`, `allow_modules` and `workers`.
+            `columns_map`, `maps`, `targets`, `allow_modules` and `workers`.
         stored_only: With `source`: its pictures that are not in the store are no findings.
         sample: With `source`: compare only so many samples, chosen at random.
         progress: Called with (done, total), in bytes; with `source`, in samples.
@@ -297,7 +298,7 @@ def _check_rows(
             why = f"its {nbytes} bytes at byte {place[1]} do not match their hash"
         else:
             why = ""
-            if column is not None and CODECS[column.codec].decode and shape is not None:
+            if column is not None and column.is_compressed and shape is not None:
                 try:
                     decode_row(column, row, shape, where="its row")
                 except CorruptStoreError as exc:

@@ -1,4 +1,4 @@
-"""The views of a store: recipe, columns, and their form in the manifest.
+"""The views of a store: recipe, columns, accuracy they allow, and their form in the manifest.
 
 Needs nothing that drawing a view needs: a `StoredView` has its recipe as JSON.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ocrstore.format.codecs import CODECS
 from ocrstore.format.columns import DTYPES, Column
 from ocrstore.metadata import (
     anything,
+    count,
     listed,
     named,
     number,
@@ -56,13 +57,26 @@ _RECIPE = record(
                 "thresh_max": _SHARE,
                 "min_size": number(0, 65536),
             },
+            {"rules": one_of("exact", "truncated")},
             closed=True,
         ),
         "map_algorithm": text,
         "mean": listed(number(-1e6, 1e6), length=3),
         "std": listed(number(1e-6, 1e6), length=3),
     },
-    {"pipeline": optional(named(anything))},
+    {
+        "pipeline": optional(named(anything)),
+        "made_with": text,
+        "targets": record(
+            {
+                "function": text,
+                "version": text,
+                "arrays": named(
+                    record({"dtype": one_of(*DTYPES), "shape": listed(optional(count))})
+                ),
+            }
+        ),
+    },
 )
 _VIEW = record({"recipe": _RECIPE, "fingerprint": text, "columns": named(text)})
 
@@ -112,7 +126,7 @@ def stored_columns(views: tuple[View, ...]) -> dict[str, Column]:
     """Return the columns of a store with these views, by their names in the store."""
     return {
         view.columns.get(column.name, column.name): Column(
-            column.dtype, COLUMNS[column.name].shape(view.recipe.size), column.codec
+            column.dtype, view.recipe.shape(column.name), column.codec
         )
         for view in views
         for column in view.recipe.columns
@@ -158,9 +172,9 @@ class StoredView:
             raise SchemaError(f"the recipe of view {self.name}: {exc}") from exc
 
     @property
-    def maps(self) -> Mapping[str, float]:
+    def maps(self) -> Mapping[str, Any]:
         """The fields of its `MapParams`."""
-        found: Mapping[str, float] = self.recipe_json["maps"]
+        found: Mapping[str, Any] = self.recipe_json["maps"]
         return found
 
     @property
@@ -290,13 +304,20 @@ def _check_column(store: Store, logical: str, column: str, where: str) -> None:
 def recipe_in_words(recipe: Mapping[str, Any]) -> list[str]:
     """Say what a recipe in JSON form does: a sentence for the picture, one for the maps."""
     lines = [_geometry_in_words(recipe)]
+    targets = recipe.get("targets")
+    if targets is not None:
+        names = ", ".join(targets["arrays"])
+        function = f"{targets['function']}, version {targets['version']}"
+        return [*lines, f"Targets: {names}, drawn by {function}."]
     if recipe["columns"].keys().isdisjoint(MAPS):
         return [*lines, "No maps."]
     maps = recipe["maps"]
+    small = f"polygons under {maps['min_size']:g} px ignored"
+    if maps.get("rules") == "truncated":
+        small = "polygons truncated to whole pixels, none ignored, no masks"
     lines.append(
         f"Maps: polygons shrunk by ratio {maps['shrink_ratio']}, threshold {maps['thresh_min']} to "
-        f"{maps['thresh_max']}, polygons under {maps['min_size']:g} px ignored "
-        f"({recipe['map_algorithm']})."
+        f"{maps['thresh_max']}, {small} ({recipe['map_algorithm']})."
     )
     return lines
 
@@ -306,7 +327,8 @@ def _geometry_in_words(recipe: Mapping[str, Any]) -> str:
     if recipe["geometry"] == "pipeline":
         steps = ", ".join(_pipeline_steps(recipe.get("pipeline")))
         made = f"{height}x{width}" if height and width else "a size that depends on the picture"
-        return f"An albumentations pipeline{': ' + steps if steps else ''}; gives {made}."
+        with_ = str(recipe.get("made_with", "albumentations"))
+        return f"A pipeline of {with_}{': ' + steps if steps else ''}; gives {made}."
     resampling = recipe["interpolation"].replace("nearest", "nearest-pixel") + " resampling"
     if recipe["geometry"] == "stretch":
         return f"Stretched to {height}x{width} (height x width), {resampling}."
@@ -326,3 +348,83 @@ def _pipeline_steps(pipeline: Any) -> list[str]:
         if isinstance(step, Mapping)
     ]
     return [name.rsplit(".", 1)[-1] for name in names]
+
+
+# --- the accuracy that a view allows, as the manifest records it
+
+ENOUGH = 0.95
+"""A view whose upper bound of H-mean is lower is warned of."""
+AUTO_SHARE = 0.98
+"""Size "auto" wants this share of what full size allows."""
+_BOUNDS = "upper_bounds"
+_FIGURES = {
+    **dict.fromkeys(("samples", "polygons", "small"), count),
+    "min_size": number(0),
+    **dict.fromkeys(("precision", "recall", "hmean"), _SHARE),
+}
+_BOUND = record(
+    _FIGURES,
+    {"better_size": optional(listed(count, length=2)), "better_hmean": optional(_SHARE)},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewBound:
+    """The upper bound of H-mean in a view, and how much of the text is too small there."""
+
+    samples: int
+    """Number of samples that it was measured on."""
+    polygons: int
+    """Polygons of those samples that count, that is, are not ignored."""
+    small: int
+    """Those narrower or lower than `min_size` in the view: they are not drawn."""
+    min_size: float
+    precision: float
+    recall: float
+    hmean: float
+    better_size: tuple[int, int] | None = None
+    """(height, width) of the smallest view that reaches `ENOUGH`; None if this one does, if none
+    does, and for a pipeline, which has no other size."""
+    better_hmean: float | None = None
+
+    def in_words(self) -> str:
+        """Return the figures as one line."""
+        return (
+            f"H-mean {self.hmean:.3f} with perfect maps; {self.small:,} of {self.polygons:,} "
+            f"polygons under {self.min_size:g} px (measured on {self.samples:,} samples)"
+        )
+
+    def warning(self) -> str:
+        """Return what the view costs and what to do, as a sentence; empty if it costs little."""
+        if self.hmean >= ENOUGH:
+            return ""
+        cost = f"even perfect maps give only H-mean {self.hmean:.3f} in this view"
+        if self.better_size is None:
+            return f"{cost}; no size was found that allows {ENOUGH:g}"
+        height, width = self.better_size
+        size = str(height) if height == width else f"{height}x{width}"
+        return (
+            f"{cost}; size {size} allows {self.better_hmean:.3f}: the smallest above {ENOUGH:g}, "
+            f"while `--size auto` takes the smallest that allows {AUTO_SHARE:g} of full size"
+        )
+
+
+def bounds_metadata(bounds: Mapping[str, ViewBound]) -> dict[str, Any]:
+    """Return the manifest's entry: view name to figures."""
+    return {_BOUNDS: {name: asdict(bound) for name, bound in bounds.items()}}
+
+
+def recorded_bounds(metadata: Mapping[str, Any]) -> dict[str, ViewBound]:
+    """Read the figures from a manifest; what is not understood is left out."""
+    found = metadata.get(_BOUNDS)
+    bounds = {}
+    for name, figures in found.items() if isinstance(found, Mapping) else ():
+        try:
+            _BOUND(figures, f"metadata.{_BOUNDS}.{name}")
+        except SchemaError:
+            continue  # the manifest's metadata may be anybody's
+        size, better = figures.get("better_size"), figures.get("better_hmean")
+        better_size = None if size is None or better is None else (size[0], size[1])
+        known = {field: figures[field] for field in _FIGURES}
+        bounds[name] = ViewBound(**known, better_size=better_size, better_hmean=better)
+    return bounds

@@ -197,7 +197,8 @@ def drawn_folder(tmp_path_factory):
         for place in range(5):
             word = WORDS[(number + place) % len(WORDS)]
             left, top = 20 + int(rng.integers(0, 200)), 15 + 70 * place
-            (w, h), _ = cv2.getTextSize(word, cv2.FONT_HERSHEY_SIMPLEX, 1.2, 2)
+            h = 32  # in every OpenCV: the fonts of version 5 are taller
+            (w, _), _ = cv2.getTextSize(word, cv2.FONT_HERSHEY_SIMPLEX, 1.2, 2)
             at = (left + 4, top + h + 4)
             cv2.putText(picture, word, at, cv2.FONT_HERSHEY_SIMPLEX, 1.2, (40, 30, 30), 2)
             right, bottom = left + w + 8, top + h + 12

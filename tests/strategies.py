@@ -19,7 +19,8 @@ def columns(draw):
     """Any column that holds arrays."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = tuple(draw(st.lists(sizes, max_size=3)))
-    return ocrstore.Column(dtype, shape, codec=draw(st.sampled_from(["raw", "raw", "zstd", "lz4"])))
+    codec = draw(st.sampled_from(["raw", "raw", "zstd", "lz4", "lz4block"]))
+    return ocrstore.Column(dtype, shape, codec=codec)
 
 
 @st.composite

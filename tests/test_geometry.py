@@ -1,6 +1,5 @@
 """The built-in geometries and EXIF orientation: pixels, points and the way back."""
 
-import albumentations as A
 import cv2
 import numpy as np
 import pytest
@@ -22,6 +21,8 @@ from ocrstore.geometry import (
     turn_upright,
     upright_size,
 )
+
+A = pytest.importorskip("albumentations")
 
 
 def picture(height, width, seed=0):

@@ -6,7 +6,7 @@ import types
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("lightning")
+pytest.importorskip("ocrstore.torch.lightning_bases")
 
 from tools import gpu_check, gpu_checks
 from tools.gpu_checks import Failed, Skipped

@@ -661,6 +661,89 @@ def test_the_algorithm_has_a_name() -> None:
     assert ALGORITHM == "db-maps/1"
 
 
+def truncated_reference(polygons: list, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the maps of the truncated rules pixel by pixel, with angles in place of products."""
+    prob_map = np.zeros((height, width), np.float32)
+    thresh_map = np.full((height, width), 0.3)
+    y, x = np.mgrid[:height, :width].astype(np.float64)
+    for given_polygon in polygons:
+        polygon = np.asarray(given_polygon).astype(np.int32)
+        area, length = area_and_length(polygon)
+        if not area:
+            continue
+        far = area * (1 - 0.4**2) / length
+        offset = pyclipper.PyclipperOffset()
+        offset.AddPath(polygon, pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+        for part in offset.Execute(-far):
+            cv2.fillPoly(prob_map, [np.array(part)], 1)
+        nearest = np.full((height, width), np.inf)
+        for i in range(len(polygon)):
+            (ax, ay), (bx, by) = polygon[i - 1].tolist(), polygon[i].tolist()
+            to_a, to_b = np.hypot(x - ax, y - ay), np.hypot(x - bx, y - by)
+            edge = math.hypot(bx - ax, by - ay)
+            # the height of the triangle over the edge, by its three sides, where it is obtuse
+            half = (to_a + to_b + edge) / 2
+            triangle = np.sqrt(np.maximum(half * (half - to_a) * (half - to_b) * (half - edge), 0))
+            obtuse = to_a**2 + to_b**2 <= edge**2 + 1e-6
+            over = 2 * triangle / edge if edge else np.inf
+            nearest = np.minimum(nearest, np.where(obtuse, over, np.minimum(to_a, to_b)))
+        value = 0.3 + 0.4 * (1 - np.minimum(nearest / far, 1))
+        for part in offset.Execute(far):
+            (left, top), (right, bottom) = np.min(part, axis=0), np.max(part, axis=0)
+            inside = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
+            thresh_map = np.where(inside, np.maximum(thresh_map, value), thresh_map)
+    return prob_map, thresh_map
+
+
+def check_truncated(polygons: list, height: int = 100, width: int = 120) -> Maps:
+    """Draw by the truncated rules and compare with the reference."""
+    flags = [number % 2 == 0 for number in range(len(polygons))]  # they make no difference
+    params = MapParams(rules="truncated")
+    found = draw_maps(polygons, flags, height, width, params=params)
+    prob_map, thresh_map = truncated_reference(polygons, height, width)
+    assert np.array_equal(found.prob_map, prob_map)
+    assert np.abs(found.thresh_map - thresh_map).max() < 1e-4
+    assert found.prob_mask.all() and found.thresh_mask.all()
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_truncated_rules(name: str) -> None:
+    """Each shape alone, ignored or not, gives the reference's maps."""
+    check_truncated(CASES[name])
+
+
+def test_truncated_rules_of_random_polygons() -> None:
+    """Words of any size and place, overlapping, partly and far outside, and slivers."""
+    rng = np.random.default_rng(3)
+    for _ in range(12):
+        words = [
+            word(
+                rng.uniform(1, 60), rng.uniform(1, 30), rng.uniform(0, 7), rng.uniform(-20, 130, 2)
+            )
+            for _ in range(12)
+        ]
+        check_truncated([*words, STAR, STAR + 400, STAR - 9000, SQUARE * 50, SQUARE[:2]])
+
+
+def test_truncated_rules_differ_from_the_exact_ones() -> None:
+    """The corners of the dilated box have a border, and a small word is text."""
+    turned_word = word(60, 20, 0.6, (60, 50))
+    found, exact = check_truncated([turned_word]), check([turned_word])
+    assert (found.thresh_map != exact.thresh_map).sum() > 50
+    small = word(7, 7, 0, (50, 50))
+    assert check_truncated([small]).prob_map.any()
+    assert not check([small]).prob_map.any()
+
+
+def test_the_usual_rules_are_not_written() -> None:
+    """Recipes that were there before the rules had names keep their fingerprints."""
+    assert "rules" not in MapParams().to_json()
+    assert MapParams(rules="truncated").to_json()["min_size"] == 0
+    with pytest.raises(SchemaError, match="known: exact, truncated"):
+        MapParams(rules="rounded")
+
+
 @pytest.mark.pictures
 @pytest.mark.parametrize("name", ["sroie", "icdar2015"])
 def test_real_annotations(name: str) -> None:
@@ -677,3 +760,4 @@ def test_real_annotations(name: str) -> None:
                 ignored.append(fields[8] == "###")
         scale = np.float32(320 / max(float(p.max()) for p in polygons))
         check([p * scale for p in polygons], 320, 320, ignored)
+        check_truncated([p * scale for p in polygons], 320, 320)

@@ -3,14 +3,17 @@
 import json
 import random
 
-import albumentations as A
 import cv2
 import numpy as np
 import pytest
 
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.geometry import longest_side, transform_points
-from ocrstore.pipeline import Pipeline, check_deterministic, read_pipeline, to_json
+from ocrstore.pipeline import Pipeline, check_deterministic
+from ocrstore.pipeline_json import read_pipeline, to_json
+from ocrstore.recipe import Recipe, read_recipe
+
+A = pytest.importorskip("albumentations")
 
 LETTERBOX = [
     A.LongestMaxSize(max_size=128),
@@ -247,3 +250,165 @@ def test_a_picture_the_pipeline_cannot_take():
     pipeline = Pipeline(to_json(A.Crop(0, 0, 64, 64)))
     with pytest.raises(OCRStoreError, match="20x10 pixels"):
         pipeline.draw(np.zeros((10, 20, 3), np.uint8))
+
+
+NORMALIZE = {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.3]}
+
+
+def validation(*, tail=("Normalize", "ToTensorV2")):
+    """Return the validation transform that most projects have, as a Hydra node."""
+    steps = {
+        "Normalize": {"_target_": "albumentations.Normalize", **NORMALIZE},
+        "ToTensorV2": {"_target_": "albumentations.pytorch.transforms.ToTensorV2"},
+    }
+    return {
+        "_target_": "albumentations.Compose",
+        "_convert_": "all",
+        "keypoint_params": {"_target_": "albumentations.KeypointParams", "format": "xy"},
+        "transforms": [
+            {"_target_": "albumentations.LongestMaxSize", "max_size": 64},
+            {
+                "_target_": "albumentations.PadIfNeeded",
+                "min_height": 64,
+                "min_width": 64,
+                "border_mode": 0,
+                "position": "top_left",
+            },
+            *(steps[name] for name in tail),
+        ],
+    }
+
+
+def composed():
+    """Return the same as an object."""
+    from albumentations.pytorch import ToTensorV2
+
+    pad = A.PadIfNeeded(64, 64, border_mode=0, position="top_left")
+    return A.Compose([A.LongestMaxSize(64), pad, A.Normalize(**NORMALIZE), ToTensorV2()])
+
+
+def test_a_validation_transform_in_every_form(tmp_path):
+    """Object, dict, YAML, JSON, Hydra node and file are one recipe, which draws as `longest`."""
+    import yaml
+
+    pytest.importorskip("torch")
+    made = composed()
+    paths = [
+        tmp_path / name for name in ("a.yaml", "a.json", "node.yaml", "list.yaml", "both.yaml")
+    ]
+    A.save(made, paths[0], data_format="yaml")
+    A.save(made, paths[1], data_format="json")
+    paths[2].write_text(yaml.safe_dump(validation()))
+    paths[3].write_text(yaml.safe_dump(validation()["transforms"]))
+    paths[4].write_text("pipeline: node.yaml\n")
+    recipes = [Recipe.make(pipeline=made), Recipe.make(pipeline=made.to_dict())]
+    recipes += [Recipe.make(pipeline=validation()), *map(read_recipe, paths)]
+    assert len({recipe.fingerprint for recipe in recipes}) == 1
+    for recipe in recipes:
+        assert recipe.mean == (0.5, 0.4, 0.3) and recipe.std == (0.2, 0.25, 0.3)
+        assert recipe.size == (64, 64)
+        assert recipe.made_with == f"albumentations {A.__version__}"
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8)
+    for one, other in zip(recipes[-1].draw(pixels), Recipe.make(size=64).draw(pixels), strict=True):
+        assert np.allclose(one, other, rtol=1e-6, atol=0)  # its points are float32
+
+
+def test_a_tail_changes_no_fingerprint():
+    """The pixels are those of the pipeline without it, and so is the recipe."""
+    plain = Recipe.make(pipeline=validation(tail=()))
+    baked = Recipe.make(pipeline=validation())
+    assert plain.fingerprint == baked.fingerprint
+    assert baked.diff(plain) == [
+        "mean: [0.5, 0.4, 0.3] -> [0.485, 0.456, 0.406]",
+        "std: [0.2, 0.25, 0.3] -> [0.229, 0.224, 0.225]",
+    ]
+    known = {**plain.to_json(), "made_with": "albumentations 1.3.1"}
+    assert Recipe.from_json(known).fingerprint == plain.fingerprint
+
+
+def test_pixels_of_another_range():
+    """`max_pixel_value` is taken into mean and std, which are of pixels from 0 to 1."""
+    node = validation()
+    node["transforms"][2]["max_pixel_value"] = 51.0
+    recipe = Recipe.make(pipeline=node)
+    assert recipe.mean == pytest.approx((0.1, 0.08, 0.06))
+    assert recipe.std == pytest.approx((0.04, 0.05, 0.06))
+
+
+def test_omegaconf_nodes_are_taken_and_resolved():
+    """A node of a config is read with its interpolations; unresolved text is refused."""
+    omegaconf = pytest.importorskip("omegaconf")
+    node = validation()
+    node["transforms"][0]["max_size"] = "${size}"
+    config = omegaconf.OmegaConf.create({"size": 64, "transform": node})
+    expected = Recipe.make(pipeline=validation()).fingerprint
+    assert Recipe.make(pipeline=config.transform).fingerprint == expected
+    with pytest.raises(SchemaError, match="resolve the node first"):
+        Recipe.make(pipeline=node)
+
+
+def wrong_tail(change):
+    """Return a node with one change."""
+    node = validation()
+    change(node["transforms"])
+    return node
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (lambda: validation(tail=("ToTensorV2", "Normalize")), "Normalize after ToTensorV2"),
+        (lambda: validation(tail=("Normalize", "Normalize")), "Normalize is there twice"),
+        (lambda: wrong_tail(lambda steps: steps.insert(0, steps.pop(2))), "Normalize cannot be"),
+        (lambda: wrong_tail(lambda steps: steps.insert(1, steps.pop())), "ToTensorV2 cannot be"),
+        (lambda: wrong_tail(lambda steps: steps[2].update(p=0.5)), "Normalize cannot be baked"),
+        (
+            lambda: wrong_tail(lambda steps: steps[2].update(normalization="min_max")),
+            "depends on the picture",
+        ),
+        (lambda: wrong_tail(lambda steps: steps[0].update(sizes=3)), "unknown argument sizes"),
+        (lambda: wrong_tail(lambda steps: steps[0].update(_partial_=True)), "_partial_ cannot be"),
+        (
+            lambda: wrong_tail(lambda steps: steps[0].update(_target_="os.system")),
+            "not a transform of albumentations",
+        ),
+        (
+            lambda: wrong_tail(
+                lambda steps: steps.insert(0, {"_target_": "albumentations.HorizontalFlip"})
+            ),
+            "HorizontalFlip is random",
+        ),
+    ],
+)
+def test_what_cannot_be_baked_is_refused_by_name(node, message):
+    """Nothing of the description is imported or run."""
+    with pytest.raises(SchemaError, match=message):
+        Recipe.make(pipeline=node())
+
+
+def test_mean_of_the_recipe_and_of_the_pipeline_must_agree(tmp_path):
+    """Two different ones are an error, equal ones are not."""
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({"pipeline": validation(), "mean": [0.5, 0.4, 0.3]}))
+    assert read_recipe(path).std == (0.2, 0.25, 0.3)
+    path.write_text(json.dumps({"pipeline": validation(), "mean": [0.1, 0.1, 0.1]}))
+    with pytest.raises(SchemaError, match="leave out one of them"):
+        read_recipe(path)
+
+
+def test_files_of_version_1(tmp_path):
+    """Its names of arguments are understood; the position that it does not save is asked for."""
+    pad = {"__class_fullname__": "PadIfNeeded", "always_apply": False, "p": 1.0, "border_mode": 0}
+    pad |= {"min_height": 64, "min_width": 64, "value": [1, 2, 3], "mask_value": None}
+    resize = {"__class_fullname__": "LongestMaxSize", "always_apply": True, "p": 0.5}
+    steps = [{**resize, "max_size": 64, "interpolation": 1}, pad]
+    saved = {"__class_fullname__": "Compose", "p": 1.0, "transforms": steps}
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"__version__": "1.3.1", "transform": saved}))
+    with pytest.raises(SchemaError, match="Add `position: top_left`"):
+        read_recipe(path)
+    pad["position"] = "top_left"
+    path.write_text(json.dumps({"__version__": "1.3.1", "transform": saved}))
+    drawn, _ = read_recipe(path).draw(np.zeros((30, 60, 3), np.uint8))
+    assert drawn.shape == (64, 64, 3)
+    assert drawn[-1, -1].tolist() == [1, 2, 3] and not drawn[:32].any()

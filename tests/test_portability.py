@@ -11,6 +11,8 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,23 +47,45 @@ class FakeLocks:
             raise PermissionError(errno.EACCES, "Permission denied") from exc
 
 
-def _is_open(descriptor, status):
+def _same(descriptor, status):
     try:
         own = os.fstat(descriptor)
-    except OSError:
+    except OSError:  # that of the listing itself
         return False
     return (own.st_dev, own.st_ino) == (status.st_dev, status.st_ino)
 
 
-def _is_locked_open(path):
-    """Tell whether this process has the file at `path` open."""
-    status = os.stat(path)  # noqa: PTH116
-    return any(_is_open(int(name), status) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
+def is_in_use(path, dir_fd=None):
+    """Tell whether this process has the file open or mapped."""
+    status = os.stat(path, dir_fd=dir_fd)  # relative to a folder, as rmtree has it
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    maps = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+    mapped = any(words[3:5] == [device, str(status.st_ino)] for words in maps)
+    return mapped or any(_same(int(name), status) for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def refuse_files_in_use(monkeypatch):
+    """Let removing and renaming fail as on Windows, for a file that this process has in use."""
+    unlink, replace = os.unlink, os.replace
+
+    def checked_unlink(path, *, dir_fd=None):
+        if is_in_use(path, dir_fd):
+            raise PermissionError(errno.EACCES, "in use", os.fspath(path))
+        unlink(path, dir_fd=dir_fd)
+
+    def checked_replace(source, target):
+        for path in (source, target):
+            if Path(path).exists() and is_in_use(path):
+                raise PermissionError(errno.EACCES, "in use", os.fspath(path))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "unlink", checked_unlink)
+    monkeypatch.setattr(os, "replace", checked_replace)
 
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Let locking and publication take the branches of Windows, as far as they can run here."""
+    """Let everything take the branches of Windows, as far as they can run here."""
     system = SimpleNamespace(platform="win32")
     monkeypatch.setattr(lock, "sys", system)
     monkeypatch.setattr(publish, "sys", system)
@@ -69,6 +93,8 @@ def windows(monkeypatch):
     monkeypatch.setattr(lock, "msvcrt", locks, raising=False)
     monkeypatch.delattr(os, "fdatasync", raising=False)
     monkeypatch.delattr(os, "O_CLOEXEC", raising=False)
+    if sys.platform.startswith("linux"):
+        refuse_files_in_use(monkeypatch)
     return locks
 
 
@@ -107,28 +133,82 @@ def test_windows_locks(quick_path, windows):
     _change(path)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("write", ["create", "overwrite", "compact"])
-def test_nothing_is_open_when_windows_renames(quick_path, windows, monkeypatch, write):
-    """Windows renames no open file, and replaces none: both are let go of before."""
+only_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@only_linux
+def test_an_abort_removes_the_file_and_keeps_the_error(quick_path, windows):
+    """The hidden file is closed before it is removed, so the error of the block is what is seen."""
     path = quick_path / "store.ocrs"
-    if write != "create":
-        _create(path)
-    replace = Path.replace
-    renamed = []
+    with pytest.raises(ZeroDivisionError), ocrstore.create(path, SPEC) as writer:
+        writer.append("x", {"a": np.ones(5000, np.uint8)})
+        1 / 0
+    with pytest.raises(ocrstore.SchemaError):
+        ocrstore.create(path, SPEC, metadata={"x": object()})
+    assert list(quick_path.iterdir()) == []
 
-    def checked(self, target):
-        assert not _is_locked_open(self)
-        assert write == "create" or not _is_locked_open(target)
-        renamed.append(target)
-        return replace(self, target)
 
-    monkeypatch.setattr(Path, "replace", checked)
-    if write == "compact":
+@only_linux
+def test_a_failing_compact_leaves_nothing(quick_path, windows):
+    """A damaged row is what is reported, and the hidden file is gone."""
+    path = _create(quick_path / "store.ocrs")
+    with ocrstore.open(path) as store:
+        row = store["a"][2].tobytes()
+    del store
+    data = path.read_bytes()
+    path.write_bytes(data.replace(row, row[:-1] + b"x"))
+    with pytest.raises(ocrstore.CorruptStoreError, match="'s2'"):
         ocrstore.compact(path)
-    else:
-        _create(path, overwrite=True)
-    assert renamed == [path]
+    assert list(quick_path.iterdir()) == [path]
+
+
+@only_linux
+def test_interrupted_work_is_resumed(quick_path, windows):
+    """What was read of the hidden file is unmapped when it is renamed."""
+    path = quick_path / "store.ocrs"
+    one = {"a": np.ones(5000, np.uint8)}
+    options = {"resume": "work", "group_rows": 1}
+    for _ in range(2):  # the second goes on with what the first has written
+        writer = ocrstore.create(path, SPEC, **options)
+        for number in range(len(writer), len(writer) + 2):
+            writer.append(f"s{number}", one)
+        writer.abort()
+    with ocrstore.create(path, SPEC, **options) as writer:
+        assert writer.resumed == 4
+    for last in (False, True):
+        writer = ocrstore.edit(path, **options)
+        writer.append("later" if last else "new", one)
+        writer.close() if last else writer.abort()
+    assert [entry.name for entry in quick_path.iterdir()] == [path.name]
+    with ocrstore.open(path) as store:
+        assert list(store.keys) == ["s0", "s1", "s2", "s3", "new", "later"]
+
+
+@only_linux
+@pytest.mark.parametrize("write", ["compact", "overwrite", "resumable"])
+def test_a_store_that_is_open_is_not_replaced(quick_path, windows, write):
+    """The error says what to do, the reader goes on; afterwards the same call works."""
+    path = _create(quick_path / "store.ocrs")
+    options = {"overwrite": True, **({"resume": "work"} if write == "resumable" else {})}
+
+    def replace():
+        ocrstore.compact(path) if write == "compact" else _create(path, **options)
+
+    with ocrstore.open(path) as store:
+        row = store["a"][3]
+        with pytest.raises(ocrstore.WriteError, match=r"store\.ocrs: .* has it open.*Close"):
+            replace()
+        assert row.sum() == 15000
+    hidden = [entry.name for entry in quick_path.iterdir() if entry != path]
+    assert hidden == ([".store.ocrs.partial"] if write == "resumable" else [])
+    del row, store
+    with pytest.raises(ocrstore.SchemaError, match="exists already") if hidden else nullcontext():
+        replace()
+    if hidden:
+        with ocrstore.create(path, SPEC, **options) as writer:
+            assert writer.resumed == 4
+    assert ocrstore.verify(path).ok
+    assert [entry.name for entry in quick_path.iterdir()] == [path.name]
 
 
 def test_stores_are_the_same_either_way(quick_path, monkeypatch, request):
@@ -268,3 +348,16 @@ def test_a_big_endian_machine_is_refused(make_store, monkeypatch):
     monkeypatch.setattr(snapshot, "sys", SimpleNamespace(byteorder="big"))
     with pytest.raises(ocrstore.UnsupportedFormatError, match="little-endian"):
         ocrstore.open(path)
+
+
+@only_linux
+@pytest.mark.parametrize("workers", [0, 1])
+def test_builds_on_windows(drawn_folder, tmp_path, windows, monkeypatch, workers):
+    """A store is built, updated and rewritten from its own columns; no slot stays behind."""
+    monkeypatch.setattr("ocrstore.building.workers.supported", False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    images, path = drawn_folder / "images", tmp_path / "drawn.ocrs"
+    for options in ({"size": 64}, {"size": 64, "codecs": {"image": "zstd"}}, {"force": True}):
+        report = ocrstore.build(images, path, workers=workers, **options)
+        assert report.samples == 6 and ocrstore.verify(path).ok
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]

@@ -34,6 +34,7 @@ def workplace(tmp_path_factory):
 def test_python_examples_run(workplace, monkeypatch):
     """All Python blocks, in order, in one namespace, as a reader would paste them."""
     pytest.importorskip("torch")
+    pytest.importorskip("albumentations")
     monkeypatch.chdir(workplace)
     assert len(BLOCKS) >= 3
     namespace: dict[str, object] = {}

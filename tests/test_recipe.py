@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
+import random
+from contextlib import suppress
 from pathlib import Path
 
-import albumentations as A
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,12 @@ from ocrstore.geometry import longest_side
 from ocrstore.maps import MapParams
 from ocrstore.recipe import Recipe, ViewColumn, read_recipe
 from ocrstore.schema import COLUMNS
+from tools.torture.mutation import mutate_json
+
+A = pytest.importorskip("albumentations")
 
 PIPELINE = A.Compose([A.Resize(96, 160), A.HorizontalFlip(p=1)])
+COMPOSE = {"__class_fullname__": "Compose", "transforms": []}
 
 columns = st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True).flatmap(
     lambda names: st.tuples(
@@ -86,6 +91,11 @@ def test_the_default_recipe():
 def test_the_fingerprint_is_pinned():
     """A fingerprint is for ever: stores carry it. Change this only with the map algorithm."""
     assert Recipe().fingerprint == "1370e41bc42bb93154070659f9f9c6c0"
+    resize = {"height": 64, "width": 96, "interpolation": 1, "mask_interpolation": 0, "p": 1.0}
+    steps = [{"__class_fullname__": "Resize", **resize}]
+    tree = {"__class_fullname__": "Compose", "p": 1.0, "transforms": steps}
+    baked = Recipe.from_json({"pipeline": {"transform": tree}, "size": [64, 96]})
+    assert baked.fingerprint == "cccd1d698d6071a8d16000600ea64cb9"
 
 
 def test_mean_and_std_do_not_change_a_stored_byte():
@@ -189,7 +199,7 @@ def test_recipe_files_with_pipelines(tmp_path):
     [
         ({"sise": 640}, "recipe: unknown field sise; known: size, geometry"),
         ({"size": 0}, "1 to 65536"),
-        ({"size": True}, "not a recipe"),
+        ({"size": True}, "size has to be an int or"),
         ({"size": "640"}, "an int or"),
         ({"size": [640]}, "an int or"),
         ({"size": [None, 640]}, "two ints from"),
@@ -211,7 +221,13 @@ def test_recipe_files_with_pipelines(tmp_path):
         ({"maps": {"shrink": 1}}, "maps: unknown field shrink"),
         ({"maps": [1]}, "maps has to be a mapping"),
         ({"maps": {"shrink_ratio": "x"}}, "not a recipe|shrink_ratio"),
+        ({"std": [1, 1, 10**400]}, "not a recipe"),
+        ({"mean": [0, "inf", 0]}, "finite"),
         ({"pipeline": {"transforms": []}}, "__class_fullname__"),
+        ({"pipeline": {**COMPOSE, "transforms": [{"a": 1}]}}, "a transform has no `__class"),
+        ({"pipeline": {**COMPOSE, "transforms": True}}, "`transforms` is no list"),
+        ({"pipeline": {**COMPOSE, "p": "often"}}, "Compose: the probability `p`"),
+        ({"pipeline": {**COMPOSE, "p": 10**400}}, "Compose: the probability `p`"),
     ],
 )
 def test_wrong_recipes_are_refused(described, message, tmp_path):
@@ -224,12 +240,37 @@ def test_wrong_recipes_are_refused(described, message, tmp_path):
         read_recipe(path)
 
 
+def test_mutated_recipes_are_refused_or_survive(tmp_path, monkeypatch):
+    """Whatever a recipe file says, only a SchemaError leaves its reader."""
+    monkeypatch.setattr("ocrstore.pipeline.PROBE_SIZES", ((40, 60),))
+    recipe = Recipe.make(pipeline=PIPELINE).to_json()
+    without_size = {name: value for name, value in recipe.items() if name != "size"}
+    accepted, path = 0, tmp_path / "recipe.json"
+    for number in range(400):
+        rng = random.Random(number)
+        described = rng.choice((Recipe().to_json(), recipe, without_size, PIPELINE.to_dict()))
+        path.write_text(json.dumps(mutate_json(described, rng)))
+        with suppress(SchemaError):
+            found = read_recipe(path)
+            again = Recipe.from_json(json.loads(json.dumps(found.to_json())))
+            assert again.fingerprint == found.fingerprint
+            accepted += 1
+    assert 20 < accepted < 380
+
+
 def test_wrong_arguments_are_refused():
     """make() says which argument does not fit the others."""
     with pytest.raises(SchemaError, match="leave out `size`"):
         Recipe.make(size=640, pipeline=PIPELINE)
     with pytest.raises(SchemaError, match="codecs: 'image' is not one of the columns"):
         Recipe.make(columns=["tensor"], codecs={"image": "zstd"})
+    with pytest.raises(
+        SchemaError, match=r"columns='tensor': expected a list of names: \['tensor'\]"
+    ):
+        Recipe.make(columns="tensor")
+    for name in ("codecs", "dtypes"):
+        with pytest.raises(SchemaError, match=f"{name}='zstd': expected a mapping"):
+            Recipe.make(**{name: "zstd"})
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "3"])

@@ -21,6 +21,39 @@ def test_rows_by_number_and_key(make_store):
     assert "5 samples" in repr(store) and "tensor" in repr(store["tensor"])
 
 
+def test_columns_take_keys_as_rows(make_store):
+    """One key, several, a slice between keys, a mask; iterating a store yields its keys."""
+    store = ocrstore.open(make_store(samples=5))
+    column = store["tensor"]
+    assert list(store) == list(store.keys) and "s3" in store and "s9" not in store
+    assert all(np.array_equal(column[key], column[row]) for row, key in enumerate(store))
+    assert column[["s4", "s0"]][:, 0, 0, 0].tolist() == [4, 0]
+    assert column["s1":"s3"][:, 0, 0, 0].tolist() == [1, 2]
+    assert column[:"s2"].shape == column[0:2].shape and column["s3":].shape == column[3:].shape
+    assert column["s0"::2][:, 0, 0, 0].tolist() == [0, 2, 4]
+    assert column[np.array([True, False, False, True, False])][:, 0, 0, 0].tolist() == [0, 3]
+    assert bytes(store["text"].stored("s1")) == bytes(store["text"].stored(1))
+    store.close()
+    assert column["s2"][0, 0, 0] == 2  # a column stays usable, as its arrays do
+
+
+def test_a_wrong_index_is_named(make_store):
+    """What was given, and what is expected in its place."""
+    store = ocrstore.open(make_store(samples=5))
+    for wrong in (1.5, [1.5], True, None, [[0]]):
+        with pytest.raises(TypeError, match="expected a row, a key, a slice") as caught:
+            store["tensor"][wrong]
+        assert repr(wrong) in str(caught.value) and "'tensor'" in str(caught.value)
+    for wrong in ("s9", ["s0", "s9"], slice("s9", None)):
+        with pytest.raises(ocrstore.UnknownSampleError, match="no sample 's9'"):
+            store["tensor"][wrong]
+    with pytest.raises(ocrstore.UnknownRowError, match="mask of length 2: expected 5"):
+        store["tensor"][[True, False]]
+    for wrong in (0, slice(0, 2), "s1"):
+        with pytest.raises(ocrstore.UnknownColumnError, match=r"store\['image'\]\[0\]"):
+            store[wrong]
+
+
 @pytest.mark.parametrize("row", [5, -6, 99])
 def test_an_unknown_row_says_which_there_are(make_store, row):
     """Rows outside the store are an IndexError that names the bounds."""

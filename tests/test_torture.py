@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 )
 def test_nothing_is_found(tmp_path, scenarios):
     """Kills, faults, full disks, damage, hostile content: no traceback, no half file, no lie."""
-    pytest.importorskip("lightning", reason="attacks train and predict, too")
+    pytest.importorskip("ocrstore.torch.lightning_bases", reason="attacks train and predict, too")
     pytest.importorskip("uvicorn", reason="attacks the viewer, too")
     command = [sys.executable, "-m", "tools.torture", "--cases", "2", "--only", scenarios]
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
     python tools/bench_loader.py                   all tables
     python tools/bench_loader.py --only stored     only stored columns (also: augmented, startup)
+    python tools/bench_loader.py --presets STORE   compressed columns of a real store against raw
 
 Everything is measured in turns inside one run, and what counts are the ratios: a machine that is
 busy is busy for all. Two consumers: *touch* reads one element of each page, *copy* copies every
@@ -19,6 +20,7 @@ from pathlib import Path
 import torch
 from loader_augmented import augmented
 from loader_contenders import make_store
+from loader_presets import compare_presets
 from loader_startup import startup
 from loader_stored import compare_stored
 
@@ -38,10 +40,15 @@ def main() -> None:
         help="of torch in the consumer of stored columns",
     )
     parser.add_argument("--only", choices=["stored", "augmented", "startup"])
+    parser.add_argument("--presets", type=Path, help="only compare codecs, on the columns of this")
     parser.add_argument("--folder", type=Path, help="where to put the files (a temporary folder)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
+        if options.presets:
+            torch.set_num_threads(max(options.threads))
+            compare_presets(options.presets, folder, options.rounds, options.workers)
+            return
         path = folder / "bench.ocrs"
         if not path.exists():
             make_store(path, options.samples)

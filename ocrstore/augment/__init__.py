@@ -1,9 +1,24 @@
-"""Run albumentations pipelines lazily: plan first, then compute only the pixels of the final crop.
+"""Transforms of pictures with their polygons.
 
-The pixels equal those of the pipeline itself bit for bit; each keypoint is returned once, in order.
-Needs albumentations and OpenCV, not torch.
+`BasicAugmentation` is ocrstore's own. albumentations pipelines run lazily: plan first, then compute
+only the pixels of the final crop; the pixels equal those of the pipeline itself bit for bit, and
+each keypoint is returned once, in order. Needs OpenCV, not torch.
 """
 
-from ocrstore.augment.composition import PlannedComposition, can_plan, random_parts
+from ocrstore.augment.basic import BasicAugmentation
+from ocrstore.augment.composition import (
+    PlannedComposition,
+    SteppedComposition,
+    can_plan,
+    has_known_rules,
+    random_parts,
+)
 
-__all__ = ["PlannedComposition", "can_plan", "random_parts"]
+__all__ = [
+    "BasicAugmentation",
+    "PlannedComposition",
+    "SteppedComposition",
+    "can_plan",
+    "has_known_rules",
+    "random_parts",
+]

@@ -15,10 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from ocrstore.augment.keypoints import check_transform, match, mover_of, one_for_each
+from ocrstore.augment.keypoints import (
+    check_older,
+    check_transform,
+    match,
+    mover_of,
+    one_for_each,
+)
 from ocrstore.augment.rules import Rule, rule_of
 from ocrstore.augment.steps import PlannedPicture
 from ocrstore.augment.warp import Pixels
+from ocrstore.pipeline import seeded
 from ocrstore.stopwatch import lap
 
 _COMPOSITIONS = {"Compose", "OneOf", "OneOrOther", "RandomOrder", "Sequential", "SomeOf"}
@@ -26,11 +33,50 @@ _COMPOSITIONS = {"Compose", "OneOf", "OneOrOther", "RandomOrder", "Sequential", 
 _KNOWN_VERSION = "2.0."
 
 
-def can_plan(transform: Any) -> bool:
-    """Return whether this is a composition of an albumentations whose rules are known."""
+def has_known_rules() -> bool:
+    """Return whether the rules of the installed albumentations are known."""
     import albumentations
 
-    return _is_composition(transform) and albumentations.__version__.startswith(_KNOWN_VERSION)
+    return bool(albumentations.__version__.startswith(_KNOWN_VERSION))
+
+
+def can_plan(transform: Any) -> bool:
+    """Return whether this is a composition of an albumentations whose rules are known."""
+    return _is_composition(transform) and has_known_rules()
+
+
+class SteppedComposition:
+    """A composition of another albumentations, as it is, with keypoints that stay in order.
+
+    Points that it drops or doubles are an error, and so are transforms that are not known to move
+    points with their pixels. Not thread-safe.
+    """
+
+    def __init__(self, composition: Any) -> None:
+        """Take a composition with keypoint parameters of format "xy"; raises SchemaError."""
+        import albumentations
+
+        check_transform(composition)
+        check_older(composition, albumentations.__version__)
+        self._composition = composition
+        self._moving = [part for part in random_parts(composition) if mover_of(part) is not None]
+        self.random_generator = np.random.default_rng()
+        """Seeds the global generators, the only ones before albumentations 1.4.15."""
+
+    @property
+    def parts(self) -> list[Any]:
+        """All that draw random numbers."""
+        return [self, *random_parts(self._composition)]
+
+    def __call__(self, *, image: Pixels, keypoints: Pixels) -> dict[str, Any]:
+        """Return the transformed picture and keypoints, as many and in the same order."""
+        numbered = np.column_stack((keypoints, np.arange(len(keypoints), dtype=keypoints.dtype)))
+        seed = int(self.random_generator.integers(2**32))
+        with seeded(None, None, seed), one_for_each(self._moving):
+            result: dict[str, Any] = self._composition(image=image, keypoints=numbered)
+        moved = np.array(result["keypoints"], np.float64).reshape(-1, numbered.shape[1])
+        result["keypoints"] = match(numbered, moved, self._composition)[:, :2]
+        return result
 
 
 class PlannedComposition:

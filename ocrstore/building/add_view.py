@@ -12,6 +12,7 @@ from ocrstore.annotation import Problem
 from ocrstore.building.build import Size, StrPath, make_recipe
 from ocrstore.building.build_report import stored_problems
 from ocrstore.building.derive import Derived, Job, Task, largest_picture, stored_sample
+from ocrstore.building.frames import recorded_rule
 from ocrstore.building.plan import name_work, why_not
 from ocrstore.building.run import deriver, discarded
 from ocrstore.building.view_size import AUTO, choose_size, measure_views, stored_scenes
@@ -26,8 +27,17 @@ from ocrstore.recipe import Recipe
 from ocrstore.schema import IMAGE, VIEW_COLUMNS
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
-from ocrstore.view_bound import ViewBound, bounds_metadata, recorded_bounds
-from ocrstore.views import View, built_views, check_views, stored_columns, views_metadata
+from ocrstore.targets import TargetFunction
+from ocrstore.views import (
+    View,
+    ViewBound,
+    bounds_metadata,
+    built_views,
+    check_views,
+    recorded_bounds,
+    stored_columns,
+    views_metadata,
+)
 
 
 @dataclass(slots=True)
@@ -59,6 +69,7 @@ def add_view(
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
+    targets: str | TargetFunction | None = None,
     view: str | None = None,
     allow_modules: Sequence[str] = (),
     images: StrPath | None = None,
@@ -77,8 +88,8 @@ def add_view(
 
     Args:
         path: The store.
-        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline`, `allow_modules` and
-            `workers`.
+        recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline`, `targets`,
+            `allow_modules` and `workers`.
         view: Name of the view, the prefix of its columns; its size by default.
         images: The folder of pictures, for a store without its `image` column. The files have
             to be those the store was built from. `annotations` and `format` as in `build`.
@@ -91,9 +102,9 @@ def add_view(
     started = time.perf_counter()
     target = Path(path)
     permit_modules(allow_modules)
-    if columns is None and recipe is None:
+    if columns is None and recipe is None and targets is None:
         columns = VIEW_COLUMNS
-    made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline))
+    made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline, targets))
     with Store(target) as store:
         before = built_views(store)
         if not before:
@@ -101,7 +112,7 @@ def add_view(
         chosen = ""
         if size == AUTO:
             side, chosen = choose_size(made, stored_scenes(store))
-            made = replace(made, size=(side, side))
+            made = made.resized(side)
         added = View(view or made.view_name, made, default=False)
         result = AddedView(str(target), added.name, len(store), chosen=chosen)
         same = [v for v in before if v.name == added.name]
@@ -171,7 +182,8 @@ class _Work:
         job = Job((self.view,), stored_views=(self.view,), store=Path(self.store.path))
         if self.source is not None:
             # every picture of the store passed --max-pixels when it was built
-            job = Job((self.view,), max_pixels=max(DEFAULT_MAX_PIXELS, largest_picture(self.store)))
+            limit = max(DEFAULT_MAX_PIXELS, largest_picture(self.store))
+            job = Job((self.view,), max_pixels=limit, frames=recorded_rule(self.store))
         if "source_hash" not in self.store.index.column_names:
             raise SchemaError(
                 f"{self.store.path} does not record which files its samples were made from "
@@ -206,7 +218,7 @@ class _Work:
         """Refuse annotations of another state than the stored one: maps are drawn from them."""
         if self.source is None:
             return
-        stored = self.store.attributes(row)
+        stored = self.store.attributes(row, as_stored=True)
         here = [polygon.tolist() for polygon in outcome.attributes["polygons"]]
         flags = list(outcome.attributes["ignored"])
         if here != stored.get("polygons") or flags != stored.get("ignored"):

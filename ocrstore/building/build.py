@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from ocrstore.building.build_report import BuildReport
+from ocrstore.building.frames import decide_rule
 from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.run import Options, Progress, execute
 from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.keys import fraction_of
 from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import Recipe, read_recipe
+from ocrstore.schema import MAPS
 from ocrstore.sources import Source, open_source
 from ocrstore.sources.given import SourceSample, collect
+from ocrstore.store import Store
+from ocrstore.targets import TargetFunction, give_targets
 from ocrstore.views import IMPORTED, View
+
+_log = logging.getLogger(__name__)
 
 StrPath = str | os.PathLike[str]
 Size = int | Sequence[int] | Literal["auto"]
@@ -40,6 +49,7 @@ def build(
     columns: Sequence[str] | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
+    targets: str | TargetFunction | None = None,
     view: str | None = None,
     maps: StrPath | None = None,
     allow_modules: Sequence[str] = (),
@@ -47,6 +57,7 @@ def build(
     on_error: str = "skip",
     force: bool = False,
     drop_annotations: bool = False,
+    polygons_frame: str | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     progress: Progress | None = None,
     announce: Callable[[BuildPlan], None] | None = None,
@@ -67,12 +78,15 @@ def build(
         columns_map: What is called differently in parquet files; see `open_source`.
         share: Only the pictures whose keys have a hash between the two, from 0 to 1; stable when
             pictures are added. (0, 0.9) and (0.9, 1) are two disjoint parts.
-        recipe: A Recipe or a recipe file, instead of the following four.
+        recipe: A Recipe or a recipe file, instead of `size` and `pipeline`.
         size: Longest side, or (height, width), or "auto": the smallest that allows 0.98 of the
             H-mean that full size allows; the plan's reasons say which, and why.
-        columns: Names of the columns.
-        codecs: Column to codec; raw by default.
+        columns: Names of the columns; all, or those of the recipe, by default.
+        codecs: Column to codec; raw, or that of the recipe, by default.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
+        targets: The function that draws the targets in place of DBNet's maps, or its name
+            `module:function`. It has to be given each time: a name that the store or a recipe file
+            records is not imported.
         view: Name of the default view; its size by default.
         maps: A folder of npz files with maps to import.
         allow_modules: Modules besides albumentations whose transforms a serialised pipeline may
@@ -80,23 +94,28 @@ def build(
         workers: Number of worker processes; 0 for none, all cores by default.
         on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
-        drop_annotations: Remove the polygons of an existing store if the source has none for its
-            pictures; without it that is an error.
+        drop_annotations: Remove the polygons of pictures for which the source has no annotation
+            now; without it that is an error if they are more than one, and more than 10 %.
+        polygons_frame: The frame in which polygons of pictures with an EXIF rotation are: "raw" or
+            "upright", or "auto", where the evidence of the whole source decides. Polygons that
+            fit one of the two only are in that one. By default as the store was built, else
+            "auto".
         max_pixels: Larger pictures are refused before they are decoded.
         progress: Called after each sample.
         announce: Called with the plan before the work.
 
     Raises:
         SourceError: The source cannot be opened, none of its pictures can be used, most polygons
-            lie outside of their pictures (unless `format` is given), or with `on_error="fail"`
-            something cannot be used.
+            lie outside of their pictures (unless `format` is given), `polygons_frame` has to be
+            given, or with `on_error="fail"` something cannot be used.
         SchemaError: The arguments contradict each other.
-        StoreExistsError: The folder has none of the store's samples, or none of its polygons.
+        StoreExistsError: The folder has none of the store's samples, or no annotations for many.
         StoreBusyError: Another process is writing.
         WriteError: The disk has no room for the store, or is full.
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     permit_modules(allow_modules)
+    made = make_recipe(recipe, size, columns, codecs, pipeline, targets)
     # pictures that are no files are kept in one until the store is complete
     spool = Path(out).with_name(f".{Path(out).name}.samples")
     try:
@@ -114,7 +133,7 @@ def build(
         plan, options = prepare(
             source if share is None else part_of(source, share),
             out,
-            recipe=make_recipe(recipe, size, columns, codecs, pipeline),
+            recipe=made,
             auto_size=size == AUTO,
             view=view,
             maps=maps,
@@ -122,12 +141,14 @@ def build(
             on_error=on_error,
             force=force,
             drop_annotations=drop_annotations,
+            polygons_frame=polygons_frame,
             max_pixels=max_pixels,
+            default_columns=recipe is None and columns is None,
             trust_dialect=format is not None,
         )
         if announce is not None:
             announce(plan)
-        return execute(plan, options.with_progress(progress))
+        return execute(plan, replace(options, progress=progress))
     finally:
         spool.unlink(missing_ok=True)
 
@@ -152,7 +173,8 @@ def make_recipe(
     size: Size | None,
     columns: Sequence[str] | None,
     codecs: dict[str, str] | None,
-    pipeline: object,
+    pipeline: object = None,
+    targets: str | TargetFunction | None = None,
 ) -> Recipe:
     """Return the recipe, or make one from the other arguments; size "auto" is chosen later."""
     if recipe is None:
@@ -160,12 +182,21 @@ def make_recipe(
             size = None
         if isinstance(size, str):
             raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
-        return Recipe.make(size=size, columns=columns, codecs=codecs, pipeline=pipeline)
-    if size is not None or columns is not None or codecs is not None or pipeline is not None:
-        raise SchemaError(
-            "size, columns, codecs and pipeline are part of a recipe; give either a recipe or those"
+        return Recipe.make(
+            size=size, columns=columns, codecs=codecs, pipeline=pipeline, targets=targets
         )
-    return recipe if isinstance(recipe, Recipe) else read_recipe(Path(recipe))
+    if size is not None or pipeline is not None:
+        raise SchemaError("size and pipeline are part of a recipe; give either a recipe or those")
+    if isinstance(recipe, Mapping):
+        raise SchemaError("recipe: expected a Recipe or a file; Recipe.from_json(...) makes one")
+    if isinstance(recipe, Recipe):
+        drawn = "DBNet's maps" if recipe.targets is None else recipe.targets.function
+        if targets is not None and give_targets(targets) != drawn:
+            raise SchemaError(f"the recipe is of {drawn}; make one with Recipe.make(targets=...)")
+        made = recipe
+    else:
+        made = read_recipe(Path(recipe), targets=targets)
+    return made if columns is None and codecs is None else made.with_columns(columns, codecs)
 
 
 def prepare(
@@ -181,28 +212,51 @@ def prepare(
     drop_annotations: bool,
     max_pixels: int,
     auto_size: bool = False,
+    polygons_frame: str | None = None,
+    default_columns: bool = False,
     trust_dialect: bool = False,
     measuring: Tell | None = None,
 ) -> tuple[BuildPlan, Options]:
-    """Check the arguments, choose the size if it is left open, plan the build; writes nothing."""
+    """Check the arguments, choose what they leave open, plan the build; writes nothing.
+
+    With `default_columns` nobody asked for columns: maps are left out if there is no annotation.
+    """
     if on_error not in ("skip", "fail"):
         raise SchemaError(f"on_error has to be 'skip' or 'fail', not {on_error!r}")
-    if workers is not None and workers < 0:
-        raise SchemaError(f"workers has to be 0 or more, not {workers}")
+    if workers is not None and (not isinstance(workers, int) or workers < 0):
+        raise SchemaError(f"workers has to be an int of 0 or more, not {workers!r}")
+    if view is not None and not isinstance(view, str):
+        raise SchemaError(f"view has to be a name, not {view!r}")
     if recipe.pipeline is not None:
-        from ocrstore.pipeline import check_deterministic
+        from ocrstore.pipeline import albumentations_version, check_deterministic
 
         check_deterministic(recipe.pipeline)
+        recipe = replace(recipe, made_with=recipe.made_with or albumentations_version())
     folder = None if maps is None else Path(maps)
     if folder is not None:
         if not folder.is_dir():
             raise SourceError(f"{folder}: no such folder of map files")
+        if recipe.targets is not None:
+            raise SchemaError("map files hold DBNet's maps; give either --maps or --targets")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
-    chosen: tuple[str, ...] = ()
+    _log.info("%s", source.description)
+    chosen: list[str] = []
+    fresh = force or not Path(out).exists()  # an existing store keeps its columns
+    if fresh and default_columns and folder is None and not source.has_annotations:
+        recipe = replace(recipe, columns=tuple(c for c in recipe.columns if c.name not in MAPS))
+        chosen.append("no annotations, so no maps; --columns makes empty ones")
+    with ExitStack() as opened:
+        old = None
+        if not fresh:
+            # its rows passed the --max-pixels of another build
+            old = opened.enter_context(Store(out, max_row_nbytes=MAX_ROW_NBYTES))
+        frames, why = decide_rule(source, old, polygons_frame)
     if auto_size:
-        scenes = source_scenes(source, max_pixels=max_pixels)
-        side, why = choose_size(recipe, scenes, tell=measuring)
-        recipe, chosen = replace(recipe, size=(side, side)), (why,)
+        scenes = source_scenes(source, max_pixels=max_pixels, frames=frames)
+        side, because = choose_size(recipe, scenes, tell=measuring)
+        recipe = recipe.resized(side)
+        chosen.append(because)
+    chosen += [why] if why else []
     asked = View(view or recipe.view_name, recipe, default=True)
     plan = plan_build(
         source,
@@ -211,6 +265,7 @@ def prepare(
         force=force,
         maps_folder=folder,
         drop_annotations=drop_annotations,
+        frames=frames,
     )
     plan = replace(plan, reasons=(*chosen, *plan.reasons))
     options = Options(workers, on_error, max_pixels, trust_dialect=trust_dialect)

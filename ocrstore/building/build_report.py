@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ocrstore.annotation import Problem
-from ocrstore.errors import WriteError
 from ocrstore.problems import KINDS, loses
-from ocrstore.view_bound import ViewBound
+from ocrstore.views import ViewBound
 from ocrstore.whole_file import write_whole
 
 KEPT_PROBLEMS = 1000
@@ -89,11 +88,8 @@ class BuildReport:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the report as JSON; raises WriteError."""
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
-        try:
-            # undecodable bytes of a path are surrogates, which UTF-8 has not
-            write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"))
-        except OSError as exc:
-            raise WriteError(f"{path}: the report cannot be written: {exc.strerror}") from exc
+        # undecodable bytes of a path are surrogates, which UTF-8 has not
+        write_whole(path, f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
 def describe_problems(problems: Iterable[Problem]) -> dict[str, Any]:

@@ -14,16 +14,18 @@ import numpy.typing as npt
 from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, Job, JPEGBytes, Task, largest_picture
+from ocrstore.building.frames import recorded_rule
 from ocrstore.building.plan import lost_annotations, not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
-from ocrstore.pipeline import permit_modules
+from ocrstore.pipeline import albumentations_version, permit_modules
 from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
 from ocrstore.store import Store
+from ocrstore.targets import TargetFunction, give_targets
 from ocrstore.verification import Finding
-from ocrstore.views import IMPORTED, built_views
+from ocrstore.views import IMPORTED, View, built_views
 
 # the modification time of a file is not part of its content
 _NOT_COMPARED = {"source_mtime_ns"}
@@ -59,6 +61,7 @@ def check_source(
     exclude: Sequence[str] = (),
     columns_map: Mapping[str, str] | None = None,
     maps: StrPath | None = None,
+    targets: str | TargetFunction | None = None,
     allow_modules: Sequence[str] = (),
     stored_only: bool = False,
     sample: int | None = None,
@@ -74,7 +77,7 @@ def check_source(
     Args:
         path: The store.
         images: The source; `annotations`, `format`, `include`, `exclude`, `columns_map`, `maps`,
-            `allow_modules` and `workers` as in `build`.
+            `targets`, `allow_modules` and `workers` as in `build`.
         stored_only: Pictures of the source that are not in the store are no findings.
         sample: Compare only so many samples, chosen at random, the same each time.
         progress: Called with (done, total) after each sample.
@@ -86,6 +89,8 @@ def check_source(
     if sample is not None and sample < 1:
         raise SchemaError(f"sample has to be 1 or more, not {sample}")
     permit_modules(allow_modules)
+    if targets is not None:
+        give_targets(targets)
     with Store(path) as store:
         views = built_views(store)
         if not views:
@@ -104,7 +109,8 @@ def check_source(
         result = SourceCheck(str(path), source.description, of=len(store))
         limit = max(DEFAULT_MAX_PIXELS, largest_picture(store))
         folder = Path(maps) if maps is not None else None
-        job = Job(views, max_pixels=limit, maps_folder=folder)
+        result.notes += _other_versions(views)
+        job = Job(views, max_pixels=limit, maps_folder=folder, frames=recorded_rule(store))
         there = set(source.keys)
         missing = [key for key in store.keys if key not in there]
         if missing and len(missing) == len(store):
@@ -133,6 +139,17 @@ def check_source(
                 if progress is not None:
                     progress(count, len(keys))
     return result
+
+
+def _other_versions(views: tuple[View, ...]) -> list[str]:
+    """Note the views that another version of albumentations made: it may explain differences."""
+    made = [view for view in views if view.recipe.made_with is not None]
+    here = albumentations_version() if made else ""
+    return [
+        f"view {view.name} was made with {view.recipe.made_with}, here is {here}"
+        for view in made
+        if view.recipe.made_with != here
+    ]
 
 
 def _tasks(source: Source, keys: list[str]) -> Iterator[Task]:
@@ -165,7 +182,7 @@ def _compare(
         return
     row = store.row(key)
     result.samples += 1
-    recorded = store.attributes(row)
+    recorded = store.attributes(row, as_stored=True)
     for name, value in recorded.items():
         if name in outcome.attributes and name not in _NOT_COMPARED:
             derived = _plain(outcome.attributes[name])

@@ -29,9 +29,17 @@ from ocrstore.decode import (
 )
 from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
-from ocrstore.geometry import Matrix, Pixels, invert, transform_points, turn_polygons
-from ocrstore.maps import MAX_POINTS, Maps, draw_maps
-from ocrstore.schema import IMAGE, INVERSE_MATRIX, MAPS, TENSOR
+from ocrstore.geometry import (
+    Matrix,
+    Pixels,
+    frame_of,
+    invert,
+    transform_points,
+    turn_polygons,
+)
+from ocrstore.maps import MAX_POINTS, dbnet_maps
+from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
+from ocrstore.targets import give_targets
 from ocrstore.views import IMPORTED, View, stored_columns
 
 if TYPE_CHECKING:
@@ -41,6 +49,8 @@ Points = list[npt.NDArray[np.float32]]
 _FAR = float(2**29)
 
 
+NOT_DRAWN = (IMAGE, TENSOR, INVERSE_MATRIX)
+"""The columns that are not drawn from polygons."""
 _TRIES = 3  # to read a file that changes meanwhile
 
 
@@ -77,6 +87,57 @@ class PictureFile:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameRule:
+    """How the frame of polygons is chosen where the picture has an EXIF rotation."""
+
+    asked: str = "auto"
+    """`auto`, `raw` or `upright`."""
+    ambiguous: str = "raw"
+    """`raw` or `upright`, for polygons that fit both frames."""
+
+    def choose(
+        self, sample: FoundSample, stored_size: tuple[int, int], orientation: int
+    ) -> tuple[str, str]:
+        """Return the frame, `raw` or `upright`, and why.
+
+        The reason is stored with the sample, as the messages below are. It depends on the polygons
+        and the frame alone, so that another rule that chooses the same frame changes nothing.
+        """
+        if sample.frame is not None:
+            return sample.frame, f"are {sample.frame}, as the annotation says"
+        points = [polygon.points for polygon in sample.polygons]
+        loosely = frame_of(points, stored_size, orientation)
+        strictly = frame_of(points, stored_size, orientation, strict=True)
+        evidence = loosely if self.asked == "auto" else strictly
+        frame = {"stored": "raw", "upright": "upright"}.get(evidence, self.ambiguous)
+        if loosely == "either":
+            return frame, "would fit either way"
+        if frame == ("raw" if loosely == "stored" else "upright"):
+            return frame, f"fit the {loosely} picture only"
+        return frame, f"fit neither picture, the {loosely} one better"
+
+    def turn(
+        self, sample: FoundSample, stored_size: tuple[int, int], orientation: int
+    ) -> tuple[Points, list[Problem]]:
+        """Return a sample's polygons in the upright frame, and a note if that was decided here."""
+        given = [polygon.points for polygon in sample.polygons]
+        if orientation == 1 or not given:
+            return given, []
+        frame, why = self.choose(sample, stored_size, orientation)
+        kind, done = ("polygons-rotated", "rotated along")
+        if frame == "upright":
+            kind, done = ("polygons-upright", "kept")
+        else:
+            given, _ = turn_polygons(given, stored_size, orientation, frame="stored")
+        message = f"EXIF orientation {orientation}: its polygons {why}; {done}"
+        return given, [Problem(kind, message, key=sample.key)]
+
+
+AUTO_FRAME = FrameRule()
+"""Each picture by itself; polygons that fit both frames are raw."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What all samples of a build have in common; sent to each worker once."""
 
@@ -86,10 +147,13 @@ class Job:
     """The views to derive from a stored picture; its other columns are still valid."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     maps_folder: Path | None = None
+    frames: FrameRule = AUTO_FRAME
     store: Path | None = None
     """The store that holds the pictures and polygons of tasks with a row."""
     modules: tuple[str, ...] = ()
     """Modules besides albumentations that the views' pipelines may use."""
+    targets: tuple[str, ...] = ()
+    """Functions that draw the views' targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +197,8 @@ class Deriver:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._store: Store | None = None
+        for name in job.targets:
+            give_targets(name)
         if job.modules:
             from ocrstore.pipeline import permit_modules
 
@@ -175,10 +241,8 @@ def derive(sample: FoundSample, job: Job, *, reserve: Reserve | None = None) -> 
     except DecodeError as exc:
         raise _skip("bad-picture", str(exc), sample) from exc
     problems = list(_mislabelled(sample, decoded.format))
-    given = [polygon.points for polygon in sample.polygons]
-    points, frame = turn_polygons(given, decoded.stored_size, decoded.orientation)
-    if decoded.orientation != 1 and given:
-        problems.append(_rotation_note(sample, decoded.orientation, frame))
+    points, notes = job.frames.turn(sample, decoded.stored_size, decoded.orientation)
+    problems += notes
     height, width = decoded.pixels.shape[:2]
     problems += _outside(sample, points, height, width)
     columns: dict[str, npt.NDArray[Any] | JPEGBytes] = {}
@@ -212,7 +276,7 @@ def derive(sample: FoundSample, job: Job, *, reserve: Reserve | None = None) -> 
 def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None = None) -> Derived:
     """Derive views of a sample from the picture and polygons in a store."""
     key = store.keys[row]
-    stored = store.attributes(row)
+    stored = store.attributes(row, as_stored=True)
     sample = stored_sample(store, row)
     if reserve is not None:
         height, width = store[IMAGE].shapes[row].tolist()[:2]
@@ -273,14 +337,14 @@ def derive_view(
         columns[names[TENSOR]] = drawn
     if INVERSE_MATRIX in names:
         columns[names[INVERSE_MATRIX]] = back
-    if names.keys() & set(MAPS):
-        maps = _draw(sample, view, drawn, matrix, points, problems)
+    targets = [column for column in recipe.columns if column.name not in NOT_DRAWN]
+    if targets:
+        arrays = _draw(sample, view, drawn, matrix, points, problems)
         if maps_folder is not None and recipe.map_algorithm.startswith(IMPORTED):
-            maps, found = import_maps(maps_folder, sample.key, maps)
+            arrays, found = import_maps(maps_folder, sample.key, arrays)
             problems += found
-        dtypes = {column.name: column.dtype for column in recipe.columns}
-        for name in names.keys() & set(MAPS):
-            columns[names[name]] = _cast(getattr(maps, name), dtypes[name])
+        for column in targets:
+            columns[names[column.name]] = _cast(arrays[column.name], column.dtype)
     return columns, problems
 
 
@@ -323,6 +387,8 @@ def read_picture(path: ReadableFile, key: str) -> PictureFile:
 def annotation_hash(sample: FoundSample, maps_folder: Path | None = None) -> int:
     """Hash a picture's annotation as the source gives it, and its map file; 64 bits, unsigned."""
     digest = xxhash.xxh3_64(b"annotated" if sample.annotated else b"not annotated")
+    if sample.frame is not None:
+        digest.update(sample.frame.encode())
     for polygon in sample.polygons:
         points = np.ascontiguousarray(polygon.points, "<f4")
         digest.update(struct.pack("<IB", len(points), polygon.ignored) + points.tobytes())
@@ -374,15 +440,6 @@ def _mislabelled(sample: FoundSample, format: str) -> list[Problem]:
     return [Problem("mislabelled", message, key=sample.key)]
 
 
-def _rotation_note(sample: FoundSample, orientation: int, frame: str) -> Problem:
-    if frame == "upright":
-        message = f"EXIF orientation {orientation}: its polygons fit the upright picture only; kept"
-        return Problem("polygons-upright", message, key=sample.key)
-    reason = "fit the stored picture only" if frame == "stored" else "would fit either way"
-    message = f"EXIF orientation {orientation}: its polygons {reason}; rotated along"
-    return Problem("polygons-rotated", message, key=sample.key)
-
-
 def _outside(sample: FoundSample, points: Points, height: int, width: int) -> list[Problem]:
     problems = []
     for position, polygon in enumerate(points):
@@ -400,7 +457,7 @@ def _draw(
     matrix: Matrix,
     points: Points,
     problems: list[Problem],
-) -> Maps:
+) -> dict[str, npt.NDArray[Any]]:
     moved, ignored = [], []
     for position, (polygon, source) in enumerate(zip(points, sample.polygons, strict=True)):
         placed = transform_points(matrix, polygon)
@@ -411,7 +468,14 @@ def _draw(
             continue
         moved.append(placed)
         ignored.append(source.ignored)
-    return draw_maps(moved, ignored, drawn.shape[0], drawn.shape[1], params=view.recipe.maps)
+    height, width = drawn.shape[:2]
+    targets = view.recipe.targets
+    if targets is None:
+        return dbnet_maps(moved, ignored, height, width, params=view.recipe.maps)
+    try:
+        return targets.draw(moved, ignored, height, width)
+    except SchemaError as exc:
+        raise SchemaError(f"{sample.key}: {exc}") from exc
 
 
 def why_undrawable(placed: npt.NDArray[np.float64]) -> str:

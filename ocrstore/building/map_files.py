@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ import numpy.typing as npt
 
 from ocrstore.annotation import Problem
 from ocrstore.keys import path_of
-from ocrstore.maps import Maps
 from ocrstore.schema import COLUMNS, MAPS, MASK
+
+Arrays = dict[str, npt.NDArray[Any]]
 
 AGREEMENT = 0.5
 """Least intersection over union of an imported probability map with the drawn one. Maps with the
@@ -36,7 +36,7 @@ def find_maps(folder: Path, key: str) -> Path | None:
     return None
 
 
-def import_maps(folder: Path, key: str, drawn: Maps) -> tuple[Maps, list[Problem]]:
+def import_maps(folder: Path, key: str, drawn: Arrays) -> tuple[Arrays, list[Problem]]:
     """Return a picture's maps from its file if that passes all checks, else the drawn ones.
 
     The messages are stored with the sample and are part of the content fingerprint.
@@ -56,14 +56,14 @@ def import_maps(folder: Path, key: str, drawn: Maps) -> tuple[Maps, list[Problem
     if complaint:
         message = f"its map file {path.name} disagrees with the polygons: {complaint}; maps drawn"
         return drawn, [Problem("maps-disagree", message, key=key)]
-    return replace(drawn, **taken), []
+    return drawn | taken, []
 
 
 class _WrongMapsError(Exception):
     pass
 
 
-def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _read(path: Path) -> Arrays:
     try:
         # read whole, so that a file that is being changed cannot mix two states
         loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
@@ -87,8 +87,8 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
     return found
 
 
-def _checked(name: str, array: npt.NDArray[Any], drawn: Maps) -> npt.NDArray[Any]:
-    wanted: npt.NDArray[Any] = getattr(drawn, name)
+def _checked(name: str, array: npt.NDArray[Any], drawn: Arrays) -> npt.NDArray[Any]:
+    wanted = drawn[name]
     squeezed = array[0] if array.ndim == 3 and array.shape[0] == 1 else array
     if squeezed.shape != wanted.shape:
         raise _WrongMapsError(f"{name} has shape {array.shape}, the view's is {wanted.shape}")
@@ -103,19 +103,19 @@ def _checked(name: str, array: npt.NDArray[Any], drawn: Maps) -> npt.NDArray[Any
     return values.astype(wanted.dtype)
 
 
-def _disagreement(taken: dict[str, npt.NDArray[Any]], drawn: Maps) -> str:
+def _disagreement(taken: Arrays, drawn: Arrays) -> str:
     if "prob_map" in taken:
-        counts = drawn.prob_mask != 0
-        given, own = (taken["prob_map"] > 0.5) & counts, (drawn.prob_map > 0.5) & counts
+        counts = drawn["prob_mask"] != 0
+        given, own = (taken["prob_map"] > 0.5) & counts, (drawn["prob_map"] > 0.5) & counts
         union = int(np.count_nonzero(given | own))
         overlap = np.count_nonzero(given & own) / union if union else 1.0
         if overlap < AGREEMENT:
             return f"prob_map overlaps by {overlap:.2f}, expected {AGREEMENT:g} or more"
     if "thresh_map" in taken:
-        inside = drawn.thresh_mask != 0
+        inside = drawn["thresh_mask"] != 0
         # outside the borders other tools write 0 where these maps have thresh_min
         if inside.any():
-            difference = np.abs(taken["thresh_map"][inside] - drawn.thresh_map[inside]).mean()
+            difference = np.abs(taken["thresh_map"][inside] - drawn["thresh_map"][inside]).mean()
             if difference > _THRESHOLD_DIFFERENCE:
                 return (
                     f"thresh_map differs by {difference:.2f} on average inside the borders, "

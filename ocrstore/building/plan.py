@@ -14,7 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from ocrstore.annotation import AnnotationReader, FoundSample, Problem
-from ocrstore.building.derive import annotation_hash, file_state, read_picture
+from ocrstore.building.derive import (
+    AUTO_FRAME,
+    FrameRule,
+    annotation_hash,
+    file_state,
+    read_picture,
+)
+from ocrstore.building.frames import reframed
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import CorruptStoreError, SchemaError, SourceError
 from ocrstore.format.columns import Column
@@ -29,6 +36,8 @@ from ocrstore.views import IMPORTED, View, built_views, check_views, stored_colu
 IN_PLACE = 256
 """Up to this many new and changed pictures, or half the store, are updated in place; for more, the
 whole store is rewritten, which leaves no dead space."""
+_MAY_GO = 0.1
+"""This share of the annotated pictures may lose their annotations without being asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +57,12 @@ class BuildPlan:
     """Columns that a rewrite copies for unchanged samples."""
     families: Mapping[str, str] | None = None
     maps_folder: Path | None = None
+    frames: FrameRule = AUTO_FRAME
     force: bool = False
     unfinished: Unfinished | None = None
     """The work of an interrupted build."""
     loses: str = ""
-    """Why every polygon of the store would be lost; empty if not, or if that is allowed."""
+    """Which polygons of the store would be lost; empty if few, or if that is allowed."""
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -81,6 +91,7 @@ class BuildPlan:
             images=self.source.images,
             families=dict(self.families or {}),
             maps_folder=self.maps_folder,
+            frames=self.frames,
         )
 
     @property
@@ -114,25 +125,29 @@ def not_its_folder(samples: int, images: Path | str) -> str:
 
 
 def lost_annotations(store: Store, source: Source) -> str:
-    """Return the message if a source has no polygon for pictures whose polygons a store has.
+    """Return the message if a source has no annotation for pictures whose polygons a store has.
 
     That is how annotations look that were not found: a folder that moved, a forgotten
-    `--annotations`, a dialect that nobody registered. Empty if the source has any.
+    `--annotations`, a dialect that nobody registered. Empty for a single picture and for a small
+    share of them, unless no picture has polygons any more.
     """
     there = set(source.keys)
     found = AnnotationReader(store, strict=False).all_polygons().counts.tolist()
     counts = zip(store.keys, found, strict=True)
     annotated = {key: count for key, count in counts if count and key in there}
-    if not annotated or any(source[key].polygons for key in annotated):
-        return ""
-    polygons = sum(annotated.values())
+    lost = {key: n for key, n in annotated.items() if not source.has_annotation(key)}
+    if len(lost) < 2 or len(lost) <= _MAY_GO * len(annotated):
+        if not annotated or any(source[key].polygons for key in annotated):
+            return ""
+        lost = annotated  # there are files, but nothing in them
+    polygons = sum(lost.values())
     build = store.metadata.get("build")
     build = build if isinstance(build, Mapping) else {}
     recorded = build.get("source")
     place = recorded.get("annotations") if isinstance(recorded, Mapping) else None
     dialect = build.get("dialect")
     message = (
-        f"the store has {polygons} polygon{'' if polygons == 1 else 's'} in {len(annotated)} of "
+        f"the store has {polygons} polygon{'' if polygons == 1 else 's'} in {len(lost)} of "
         f"these pictures, and the source has none for them ({source.description})."
     )
     options = ""
@@ -154,6 +169,7 @@ def plan_build(
     force: bool,
     maps_folder: Path | None,
     drop_annotations: bool = False,
+    frames: FrameRule = AUTO_FRAME,
 ) -> BuildPlan:
     """Plan a build of one view, which becomes the default view; other views are kept.
 
@@ -166,6 +182,7 @@ def plan_build(
         "source": source,
         "families": families,
         "maps_folder": maps_folder,
+        "frames": frames,
         "force": force,
         "unfinished": find_unfinished(target),
     }
@@ -206,6 +223,9 @@ def plan_build(
     views = check_views((asked, *(v for v in before if not v.default and v.name != asked.name)))
     known = known_from(old.index)
     changes = compare(source, known, maps_folder=maps_folder)
+    turned = reframed(source, old, frames)
+    changes = changes.without(turned)
+    changes.changed.update(turned)
     recipe_reasons = _recipe_reasons(before, views)
     decoder_reasons = _decoder_reasons(old, families)
     if len(old) and not known:
@@ -294,11 +314,13 @@ def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> fr
 
 def _same_pixels(one: Any, other: Any) -> bool:
     """Return whether two recipes make the same arrays, whichever columns they ask for."""
-    ignored = ("columns", "mean", "std")
+    ignored = ("columns", "mean", "std", "made_with")
     a, b = one.to_json(), other.to_json()
     if str(a.get("map_algorithm")).startswith(IMPORTED) and a["columns"] != b["columns"]:
         return False
-    return all(a[name] == b[name] for name in a if name not in ignored)
+    if None not in (one.made_with, other.made_with) and one.made_with != other.made_with:
+        return False
+    return all(a.get(name) == b.get(name) for name in {*a, *b} if name not in ignored)
 
 
 # --- comparing a source with an earlier state of it
@@ -427,6 +449,7 @@ def name_work(
     images: Path | None,
     families: dict[str, str],
     maps_folder: Path | None,
+    frames: FrameRule = AUTO_FRAME,
 ) -> str:
     """Return a token of everything that the result depends on, except the pictures' content.
 
@@ -438,6 +461,7 @@ def name_work(
         "views": [[view.name, view.recipe.fingerprint] for view in views],
         "decoders": families,
         "maps": None if maps_folder is None else str(maps_folder.absolute()),
+        "frames": [frames.asked, frames.ambiguous],
     }
     return json.dumps(described, sort_keys=True)
 
@@ -483,4 +507,6 @@ def _other_work(then: dict[str, Any], now: dict[str, Any]) -> str:
         return "it used another recipe or other views"
     if then.get("maps") != now["maps"]:
         return f"it imported maps from {then.get('maps') or 'no folder'}"
+    if then.get("frames") != now["frames"]:
+        return "it took the polygons of pictures with an EXIF rotation as in another frame"
     return "it used other decoders"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import xxhash
 
 from ocrstore.annotation import AnnotationReader, Problem, ReadableFile
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
-from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.derive import AUTO_FRAME, Derived, FrameRule, Job, JPEGBytes, Task
 from ocrstore.building.estimate import check_disk_space
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from, own_attributes
 from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
@@ -33,8 +34,9 @@ from ocrstore.problems import loses
 from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.version import __version__
-from ocrstore.view_bound import bounds_metadata, recorded_bounds
-from ocrstore.views import views_metadata
+from ocrstore.views import bounds_metadata, recorded_bounds, views_metadata
+
+_log = logging.getLogger(__name__)
 
 DOUBTFUL_POLYGONS = 20
 DOUBTFUL_PICTURES = 8
@@ -92,17 +94,13 @@ class Options:
     measuring: Tell | None = None
     """Called while views are measured, after the samples."""
 
-    def with_progress(self, progress: Progress | None, *, measuring: Tell | None = None) -> Options:
-        """Return a copy with progress callbacks."""
-        return replace(self, progress=progress, measuring=measuring)
-
 
 def execute(plan: BuildPlan, options: Options) -> BuildReport:
     """Carry out a plan.
 
     Raises:
-        StoreExistsError: The source has none of the store's samples or none of its polygons:
-            probably the wrong folder, or annotations that were not found.
+        StoreExistsError: The source has none of the store's samples, or no annotations for many of
+            them: probably the wrong folder, or annotations that were not found.
         SourceError: No picture can be used, most polygons lie outside of their pictures, or with
             `on_error="fail"` something was left out.
         WriteError: The disk has no room for it, by an estimate before the work, or is full.
@@ -115,9 +113,10 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
     if plan.loses:
         raise StoreExistsError(
             f"{plan.target}: {plan.loses}. Nothing was changed; use --drop-annotations (in Python "
-            "drop_annotations=True) to remove all polygons"
+            "drop_annotations=True) to remove them"
         )
     check_disk_space(plan, max_pixels=options.max_pixels)
+    _log.info("%s: %s", plan.target, "; ".join((plan.action, *plan.reasons)))
     run = _Run(plan, options)
     run.start()
     if plan.action == "update":
@@ -184,17 +183,28 @@ class _Run:
             return
         source, problems = describe_source(self.source), describe_problems(self.report.problems)
         age = "annotations_mtime_ns"
-        recorded_source = recorded["source"].get(age), recorded.get("problems")
+        frames = asdict(self.plan.frames)
         measured = bool(self.report.bounds)
         if not measured:  # the build was of a version that did not, or there are no polygons
             self._measure_views(self.plan.old.keys)
-        if recorded_source == (source[age], problems) and measured == bool(self.report.bounds):
+        same = (
+            recorded["source"].get(age) == source[age]
+            and recorded.get("problems") == problems
+            and recorded.get("polygons_frame", asdict(AUTO_FRAME)) == frames
+            and measured == bool(self.report.bounds)
+        )
+        if same:
             return
         with (
             suppress(StoreBusyError, WriteError),  # the record stays as it was
             edit(self.plan.target, action="build") as writer,
         ):
-            writer.metadata["build"] = {**recorded, "source": source, "problems": problems}
+            writer.metadata["build"] = {
+                **recorded,
+                "source": source,
+                "problems": problems,
+                "polygons_frame": frames,
+            }
             writer.metadata.update(bounds_metadata(self.report.bounds))
 
     def update(self) -> None:
@@ -293,17 +303,18 @@ class _Run:
             stored_views=plan.rederived,
             max_pixels=self.options.max_pixels,
             maps_folder=plan.maps_folder,
+            frames=plan.frames,
             store=plan.target if plan.old is not None else None,
         )
         waiting = [item for item in items if not (item[1] is not None and copy_only)]
+        _log.info("%d samples to derive, %d to copy", len(waiting), len(items) - len(waiting))
         with deriver(job, len(waiting), self.options.workers) as workers:
             outcomes = workers.derive_all(self._tasks(waiting))
             for key, row in items:
                 if row is not None and copy_only:
                     self._copy(writer, key, row)
                 else:
-                    _, outcome = next(outcomes)
-                    self._take(writer, key, row, outcome)
+                    self._take(writer, key, row, next(outcomes)[1])
                 self._done += 1
                 self._tell()
                 if self._annotated >= DOUBTFUL_PICTURES:
@@ -325,6 +336,7 @@ class _Run:
             if key in writer:
                 writer.delete(key)  # the stored sample is of an earlier state of the file
             return
+        _log.debug("derived %s", key)
         self._note(outcome.problems)
         self._polygons += len(outcome.attributes["polygons"])
         self._annotated += bool(outcome.attributes["polygons"])
@@ -344,7 +356,7 @@ class _Run:
     def _copy(self, writer: Writer, key: str, row: int) -> None:
         assert self.plan.old is not None
         self._note(self.source[key].problems)
-        attributes = self.plan.old.attributes(row)
+        attributes = self.plan.old.attributes(row, as_stored=True)
         self._note(stored_problems(key, attributes))
         writer.append(key, self._stored_arrays(row), attributes=attributes)
         self._remember(key, attributes)
@@ -440,9 +452,10 @@ class _Run:
         decoders = dict(plan.families or {})
         recipes = [view.recipe.fingerprint for view in plan.views]
         writer.metadata["build"] = {
-            "fingerprint": build_fingerprint(recipes, decoders, self._sources),
+            "fingerprint": build_fingerprint(recipes, decoders, self._sources, plan.frames),
             "decoders": decoders,
             "dialect": self.source.dialect,
+            "polygons_frame": asdict(plan.frames),
             "ocrstore": __version__,
             "source": describe_source(self.source),
             "problems": describe_problems(self.report.problems),
@@ -468,19 +481,26 @@ def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
 
             Pipeline(described)  # one error here instead of one for every picture
             job = replace(job, modules=(*job.modules, *sorted(foreign_modules(described))))
+    for targets in {view.recipe.targets for view in (*job.views, *job.stored_views)}:
+        if targets is not None:
+            targets.require()
+            job = replace(job, targets=(*job.targets, targets.function))
     wanted = usable_cpus() if workers is None else workers
     if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
-    if "__main__" in job.modules:
+    if "__main__" in (*job.modules, *(name.partition(":")[0] for name in job.targets)):
         raise SchemaError(
-            "the pipeline has a transform that is defined in the script itself, which worker "
-            "processes cannot import: move it to a module, or use workers=0"
+            "a transform of the pipeline, or the function of the targets, is defined in the script "
+            "itself, which worker processes cannot import: move it to a module, or use workers=0"
         )
     return Pool(job, workers=max(1, min(wanted, samples)))
 
 
 def build_fingerprint(
-    recipes: Sequence[str], decoders: Mapping[str, str], sources: Mapping[str, tuple[int, int]]
+    recipes: Sequence[str],
+    decoders: Mapping[str, str],
+    sources: Mapping[str, tuple[int, int]],
+    frames: FrameRule = AUTO_FRAME,
 ) -> str:
     """Hash everything that a store's content depends on.
 
@@ -488,8 +508,11 @@ def build_fingerprint(
         recipes: Fingerprints of the recipes, which cover the map algorithm.
         decoders: Picture format to decoder family.
         sources: Key to the hashes of file and annotation.
+        frames: How the frame of polygons was chosen; `auto` depends on the sources alone.
     """
     digest = xxhash.xxh3_128()
+    if frames.asked != "auto":
+        digest.update(frames.asked.encode())
     digest.update(json.dumps([list(recipes), dict(decoders)], sort_keys=True).encode())
     for key in sorted(sources):
         digest.update(json.dumps([key, *sources[key]]).encode())

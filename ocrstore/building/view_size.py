@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.annotation import AnnotationReader
-from ocrstore.building.derive import why_undrawable
+from ocrstore.building.derive import AUTO_FRAME, FrameRule, why_undrawable
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SchemaError
 from ocrstore.evaluation.icdar2015 import Figures, over_pictures, pair
@@ -25,22 +25,18 @@ from ocrstore.geometry import (
     Geometry,
     longest_side,
     transform_points,
-    turn_polygons,
     upright_size,
 )
 from ocrstore.maps import draw_maps
 from ocrstore.recipe import Recipe
 from ocrstore.sources import Source
 from ocrstore.store import Store
-from ocrstore.view_bound import ENOUGH, ViewBound
-from ocrstore.views import View
+from ocrstore.views import AUTO_SHARE, ENOUGH, View, ViewBound
 
 AUTO = "auto"
 """The `size` that stands for the result of `choose_size`."""
 SAMPLES = 200
 """A view is measured on at most so many samples, evenly spread."""
-AUTO_SHARE = 0.98
-"""`choose_size` wants this share of what full size allows."""
 _TRIED = 32  # samples on which sizes are tried; the one found is checked on all
 _STEP = 32  # what the network's strides divide
 _LARGEST = 4096  # longest side that is tried; larger pictures count as full size there
@@ -81,7 +77,9 @@ def spread(count: int, wanted: int) -> Sequence[int]:
     return [round(i * (count - 1) / (wanted - 1)) for i in range(wanted)]
 
 
-def source_scenes(source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> list[Scene]:
+def source_scenes(
+    source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS, frames: FrameRule = AUTO_FRAME
+) -> list[Scene]:
     """Read polygons and headers of up to `SAMPLES` pictures; what cannot be read is left out."""
     scenes = []
     for row in spread(len(source), SAMPLES):
@@ -90,8 +88,7 @@ def source_scenes(source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> li
             picture = open_picture(sample.path.read_bytes(), max_pixels=max_pixels)
         except (OSError, DecodeError):
             continue
-        given = [polygon.points for polygon in sample.polygons]
-        points, _ = turn_polygons(given, picture.size, picture.orientation)
+        points, _ = frames.turn(sample, picture.size, picture.orientation)
         ignored = np.array([polygon.ignored for polygon in sample.polygons], bool)
         scenes.append(Scene(*upright_size(picture.size, picture.orientation), points, ignored))
     return scenes

@@ -207,9 +207,8 @@ class Pool:
         while True:
             more = self._feed(coming)
             if self._next in self._done:
-                worker, task, outcome = self._done.pop(self._next)
-                yield task, outcome
-                del outcome  # frees its slot
+                worker = self._done[self._next][0]
+                yield self._done.pop(self._next)[1:]  # no name here keeps its slot busy
                 worker.unfetched -= 1
                 self._granted.pop(self._next, None)
                 self._next += 1
@@ -230,7 +229,9 @@ class Pool:
                 worker.process.kill()  # it holds nothing that could be lost
                 worker.process.wait()
             worker.stderr.close()
+            worker.slots.close()  # Windows removes no file that is mapped
         self._workers.clear()
+        self._done.clear()
         if self._folder is not None:
             self._folder.cleanup()
 

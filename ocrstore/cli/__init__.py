@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import re
 import sys
 import traceback
 
 import click
 
-from ocrstore.cli.console import MissingPackageError, explain_missing, fail, human_bytes
+from ocrstore.cli.console import add_output_options, fail, human_bytes
 from ocrstore.errors import (
+    MissingPackageError,
     OCRStoreError,
     RecipeMismatchError,
     SchemaError,
@@ -24,12 +27,13 @@ from ocrstore.keys import shown_lines
 from ocrstore.machine import address_space_limit, memory_shortage
 from ocrstore.version import __version__
 
-# command -> module below ocrstore.cli and its function; imported when used, so that a command
-# needs only its own dependencies
+# command -> module below ocrstore.cli and its function. A module imports nothing but click and rich
+# until its command runs: a help page comes at once, and a command needs only its own dependencies
 COMMANDS = {
     "add-view": "add_view:add_view_command",
     "build": "build:build_command",
     "compact": "compact:compact_command",
+    "completion": "completion:completion_command",
     "doctor": "doctor:doctor_command",
     "eval": "eval:eval_command",
     "export": "export:export_command",
@@ -45,6 +49,7 @@ COMMANDS = {
 }
 
 _WRONG_USE = (
+    MissingPackageError,
     RecipeMismatchError,
     SchemaError,
     StoreExistsError,
@@ -54,6 +59,8 @@ _WRONG_USE = (
 )
 
 
+_WHOLE = 1000
+"""More characters than a short help has: it is wrapped, not cut."""
 _DEBUG = "OCRSTORE_DEBUG"
 ISSUES = "https://github.com/ocrstore/ocrstore/issues"
 
@@ -67,32 +74,39 @@ class _Commands(click.Group):
         if place is None:
             return None
         module, name = place.split(":")
-        try:
-            with explain_missing(cmd_name, "build"):
-                command = getattr(importlib.import_module(f"ocrstore.cli.{module}"), name)
-        except MissingPackageError as exc:
-            return _unavailable(cmd_name, exc)
+        command = getattr(importlib.import_module(f"ocrstore.cli.{module}"), name)
         assert isinstance(command, click.Command)
-        return command
+        return add_output_options(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest a command where one was mistyped."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            close = " or ".join(f"`{known}`" for known in difflib.get_close_matches(name, COMMANDS))
+            hint = f" Did you mean {close}?" if close else ""
+            raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with the whole first sentence of their help."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(_WHOLE))
+                    for name, command in commands.items()
+                    if command
+                ]
+            )
 
 
-def _unavailable(name: str, why: MissingPackageError) -> click.Command:
-    """Return a command that raises the error, so that `ocrstore --help` lists it."""
-
-    def complain(rest: tuple[str, ...]) -> None:  # noqa: ARG001  # what the command would be given
-        raise why
-
-    return click.Command(
-        name,
-        callback=complain,
-        params=[click.Argument(["rest"], nargs=-1, type=click.UNPROCESSED)],
-        context_settings={"ignore_unknown_options": True},
-        help=f"Not available: {why.message}",
-        short_help=f"(pip install {why.message.rpartition(' ')[2]})",
-    )
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    # by default click wraps at 80 columns in any terminal
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 200},
+)
 @click.version_option(__version__, prog_name="ocrstore")
 @click.option(
     "--debug",
@@ -120,7 +134,7 @@ def main() -> None:
         # a BLAS crashes at its import where it cannot have a buffer for every core; none is used
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(complete_var="_OCRSTORE_COMPLETE", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
         fail(INTERRUPTED)
         sys.exit(130)
@@ -136,7 +150,7 @@ def main() -> None:
             fail(traceback.format_exc())
         elif not isinstance(exc, OCRStoreError) and (said := memory_shortage(exc)) is not None:
             # plainly: rich may need more than there is
-            print(f"error: {shown_lines(_too_little(said))}", file=sys.stderr, flush=True)
+            print(f"Error: {shown_lines(_too_little(said))}", file=sys.stderr, flush=True)
             if address_space_limit() is not None:
                 os._exit(1)  # libraries that were loaded in part crash when they are unloaded
         else:
@@ -148,7 +162,10 @@ def main() -> None:
 def _in_words(exc: Exception) -> str:
     """Return the message for an exception; one that nobody expected is one line with a hint."""
     if isinstance(exc, OCRStoreError):
-        return str(exc)
+        # torch puts the traceback of a DataLoader's worker before the message
+        return re.split(r"^Caught .*^ocrstore[\w.]*Error: ", str(exc), flags=re.M | re.S)[
+            -1
+        ].strip()
     reason = _one_line(str(exc))
     if isinstance(exc, OSError):
         return f"{reason}. `ocrstore --debug ...` shows where it happened."

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ocrstore.building.add_view import add_view
-from ocrstore.building.build import Size
-from ocrstore.building.plan import describe_interruption
 from ocrstore.cli.console import (
     STORE,
     allow_module_option,
     console,
     counted,
+    explain_missing,
     fail,
     human_bytes,
     print_bound,
@@ -23,6 +22,9 @@ from ocrstore.cli.console import (
     shown,
 )
 from ocrstore.cli.options import recipe_options, source_options
+
+if TYPE_CHECKING:
+    from ocrstore.building.build import Size
 
 
 @click.command("add-view")
@@ -45,6 +47,7 @@ def add_view_command(
     columns: list[str] | None,
     codecs: dict[str, str],
     recipe: Path | None,
+    targets: str | None,
     view: str | None,
     source: Path | None,
     annotations: Path | None,
@@ -67,6 +70,9 @@ def add_view_command(
       ocrstore add-view val.ocrs --size 736x1280 --columns tensor,inverse_matrix --view wide
       ocrstore add-view val.ocrs --recipe pipeline.yaml --view crop
     """
+    with explain_missing("add-view", "build"):
+        from ocrstore.building.add_view import add_view
+        from ocrstore.building.plan import describe_interruption
     try:
         with progress_bar("adding", quiet=as_json) as advance:
             result = add_view(
@@ -75,6 +81,7 @@ def add_view_command(
                 size=size,
                 columns=columns,
                 codecs=codecs or None,
+                targets=targets,
                 view=view,
                 images=source,
                 annotations=annotations,

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ocrstore.building.build import Size, make_recipe, part_of, prepare
-from ocrstore.building.build_report import BuildReport
-from ocrstore.building.estimate import HEADROOM, Advice, Estimate, advise, estimate
-from ocrstore.building.plan import BuildPlan, describe_interruption
-from ocrstore.building.run import BuildProgress, execute
-from ocrstore.building.run import Progress as Tell
-from ocrstore.building.view_size import AUTO, measure_views, source_scenes
-from ocrstore.building.view_size import Tell as Measuring
 from ocrstore.cli.console import (
     TARGET,
     NewFile,
     allow_module_option,
     console,
     counted,
+    explain_missing,
     fail,
     human_bytes,
+    is_quiet,
     print_bound,
     print_json,
     shown,
@@ -41,18 +35,29 @@ from ocrstore.cli.options import (
     stored_view,
     wrong_source,
 )
-from ocrstore.decode import DEFAULT_MAX_PIXELS
-from ocrstore.format.codecs import CODECS
+from ocrstore.errors import OCRStoreError
+from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.machine import look_at_memory
-from ocrstore.problems import KINDS
-from ocrstore.sources import Source, open_source
-from ocrstore.views import View
+
+if TYPE_CHECKING:
+    from ocrstore.building.build import Size
+    from ocrstore.building.build_report import BuildReport
+    from ocrstore.building.estimate import Advice, Estimate
+    from ocrstore.building.plan import BuildPlan
+    from ocrstore.building.run import BuildProgress
+    from ocrstore.building.run import Progress as Tell
+    from ocrstore.building.view_size import Tell as Measuring
+    from ocrstore.sources import Source
+    from ocrstore.views import View
 
 
 def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
     """Return what a build would do and the expected sizes, for json.dumps."""
+    from ocrstore.building.view_size import measure_views, source_scenes
+
     expected, advice, free = _measure(plan, max_pixels)
-    bounds = measure_views(plan.views, source_scenes(plan.source, max_pixels=max_pixels))
+    scenes = source_scenes(plan.source, max_pixels=max_pixels, frames=plan.frames)
+    bounds = measure_views(plan.views, scenes)
     return {
         "store": str(plan.target),
         "action": plan.action,
@@ -74,6 +79,8 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
 
 def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     """Print the expected sizes, and whether disk and page cache have room for them."""
+    from ocrstore.building.view_size import measure_views, source_scenes
+
     out = console()
     if plan.mistaken:
         out.print(f"  [yellow]![/] {shown(plan.mistaken)} a build without --force would be refused")
@@ -88,8 +95,8 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     folder = shown(plan.target.absolute().parent)
     out.print(f"disk     {human_bytes(free)} free in {folder}: {room}")
     _print_advice(advice)
-    with _measuring_bar(quiet=False) as measuring:
-        scenes = source_scenes(plan.source, max_pixels=max_pixels)
+    with _bar(quiet=False) as (_, measuring):
+        scenes = source_scenes(plan.source, max_pixels=max_pixels, frames=plan.frames)
         bounds = measure_views(plan.views, scenes, tell=measuring)
     for name, bound in bounds.items():
         print_bound(name, bound)
@@ -97,12 +104,16 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
 
 
 def _measure(plan: BuildPlan, max_pixels: int) -> tuple[Estimate, Advice, int]:
+    from ocrstore.building.estimate import advise, estimate
+
     expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
     free = shutil.disk_usage(plan.target.absolute().parent).free
     return expected, advise(expected, look_at_memory()), free
 
 
 def _print_sizes(expected: Estimate) -> None:
+    from ocrstore.format.codecs import CODECS
+
     out = console()
     table = Table("column", "codec", "bytes", "per sample", *(f"as {c}" for c in CODECS), box=None)
     for name, nbytes in expected.columns.items():
@@ -118,6 +129,8 @@ def _print_sizes(expected: Estimate) -> None:
 
 
 def _print_advice(advice: Advice) -> None:
+    from ocrstore.building.estimate import HEADROOM
+
     out = console()
     memory = advice.memory
     out.print(
@@ -189,17 +202,24 @@ def _parts(
 @click.option(
     "--force",
     is_flag=True,
-    help="Rebuild from scratch, ignoring the existing store and any interrupted build.",
+    help="Rebuild from scratch, ignoring the existing store with its recipe, and any interrupted "
+    "build.",
 )
 @click.option(
     "--drop-annotations",
     is_flag=True,
-    help="Remove all polygons of the existing store if the source has none for its pictures.",
+    help="Remove the polygons of pictures that have no annotation any more, however many.",
+)
+@click.option(
+    "--polygons-frame",
+    type=click.Choice(["auto", "raw", "upright"]),
+    help="Frame of the polygons of pictures with an EXIF rotation: raw, upright, or auto: by the "
+    "evidence of the whole source [default: as the store was built, else auto].",
 )
 @click.option(
     "--max-pixels",
     type=click.IntRange(1),
-    default=DEFAULT_MAX_PIXELS,
+    default=DEFAULT_MAX_ROW_NBYTES // 3,
     show_default=True,
     help="Largest picture to decode, in pixels.",
 )
@@ -234,7 +254,7 @@ def build_command(
     detected. Only new, changed and removed pictures are processed, unless the recipe changed.
     Without --size, --columns, --codec and --recipe an existing store keeps its recipe. After an
     interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is replaced
-    only when the build is complete.
+    only when the build is complete (on Windows nobody may have it open then).
 
     \b
     Examples:
@@ -244,11 +264,15 @@ def build_command(
       ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
       ocrstore build "shots-{000..031}.tar" --out train.ocrs
+      ocrstore build images/ --out val.ocrs --targets mypackage.psenet:kernels
       ocrstore build images/ --out stores/ --split train=0.9,val=0.1
       ocrstore build images/ --out val.ocrs --dry-run
 
     Exit code 1 if anything was left out; the report lists it.
     """
+    with explain_missing("build", "build"):
+        from ocrstore.building.build import part_of
+        from ocrstore.sources import open_source
     with wrong_source():
         opened = open_source(
             source,
@@ -286,33 +310,43 @@ def _build(
     columns: list[str] | None,
     codecs: dict[str, str],
     recipe: Path | None,
+    targets: str | None,
     view: str | None,
     maps: Path | None,
     workers: int | None,
     on_error: str,
     force: bool,
     drop_annotations: bool,
+    polygons_frame: str | None,
     max_pixels: int,
     dry_run: bool,
     report: Path | None,
     as_json: bool,
 ) -> int:
+    from ocrstore.building.build import make_recipe, prepare
+    from ocrstore.building.plan import describe_interruption
+    from ocrstore.building.run import execute
+    from ocrstore.building.view_size import AUTO
+
     kept = None
     if not (force or recipe or size or columns or codecs):
-        kept = stored_view(out, maps=maps is not None)
-    with wrong_source(), _measuring_bar(quiet=as_json) as measuring:
+        kept = stored_view(out, maps=maps is not None, targets=targets)
+    forgotten = _forgotten(out) if force and not (recipe or size or columns or codecs) else ()
+    with wrong_source(), _bar(quiet=as_json) as (_, measuring):
         plan, options = prepare(
             source,
             out,
             recipe=kept.recipe
             if kept is not None
-            else make_recipe(recipe, size, columns, codecs or None, None),
+            else make_recipe(recipe, size, columns, codecs or None, targets=targets),
             view=view or (None if kept is None else kept.name),
             maps=maps,
             workers=workers,
             on_error=on_error,
             force=force,
             drop_annotations=drop_annotations,
+            polygons_frame=polygons_frame,
+            default_columns=kept is None and recipe is None and columns is None,
             max_pixels=max_pixels,
             auto_size=size == AUTO,
             trust_dialect=trust_dialect,
@@ -322,14 +356,14 @@ def _build(
         if as_json:
             print_json(describe(plan, max_pixels=max_pixels))
         else:
-            _print_plan(plan, kept)
+            _print_plan(plan, kept, forgotten)
             print_expected(plan, max_pixels=max_pixels)
         return 0
     if not as_json and not plan.mistaken and not plan.loses:
-        _print_plan(plan, kept)
+        _print_plan(plan, kept, forgotten)
     try:
         with _bar(quiet=as_json) as (tell, measuring):
-            result = execute(plan, options.with_progress(tell, measuring=measuring))
+            result = execute(plan, dataclasses.replace(options, progress=tell, measuring=measuring))
     except KeyboardInterrupt:
         kept_work = describe_interruption(plan.target, "build")
         if force:
@@ -347,7 +381,19 @@ def _build(
     return 0 if result.ok else 1
 
 
-def _print_plan(plan: BuildPlan, kept: View | None) -> None:
+def _forgotten(store: Path) -> Sequence[str]:
+    """Return how the recipe of an existing store differs from the default one."""
+    from ocrstore.metadata import diff_json
+    from ocrstore.recipe import Recipe
+
+    try:
+        view = stored_view(store, maps=True, targets=None)
+    except OCRStoreError:  # damaged: what --force is for
+        return ()
+    return () if view is None else diff_json(view.recipe.to_json(), Recipe.make().to_json())
+
+
+def _print_plan(plan: BuildPlan, kept: View | None, forgotten: Sequence[str]) -> None:
     out = console()
     out.print(shown(plan.source.description), style="dim")
     words = {
@@ -359,6 +405,13 @@ def _print_plan(plan: BuildPlan, kept: View | None) -> None:
     out.print(f"{words[plan.action]} [bold]{shown(plan.target)}[/]")
     if kept is not None:
         out.print(f"  · with the recipe of the existing store (view {shown(kept.name)})")
+    if forgotten:
+        out.print(
+            "  [yellow]![/] --force uses the default recipe, not that of the existing store; give "
+            "--size, --columns, --codec or --recipe for another (store -> default):"
+        )
+        for line in forgotten:
+            out.print(f"      {shown(line)}")
     for reason in plan.reasons:
         out.print(f"  · {shown(reason)}")
     found = plan.unfinished
@@ -369,13 +422,6 @@ def _print_plan(plan: BuildPlan, kept: View | None) -> None:
             out.print(f"  [yellow]![/] {work} discarded: {shown(plan.obstacle)}")
         else:
             out.print(f"  · {work} reused")
-
-
-@contextmanager
-def _measuring_bar(*, quiet: bool) -> Iterator[Measuring]:
-    """Show a progress bar on stderr while views are measured."""
-    with _bar(quiet=quiet) as (_, measuring):
-        yield measuring
 
 
 @contextmanager
@@ -391,9 +437,9 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
         TextColumn("{task.fields[problems]}"),
         console=shown_on,
         transient=True,
-        disable=quiet or not shown_on.is_terminal,
+        disable=quiet or is_quiet() or not shown_on.is_terminal,
     )
-    with bar:
+    with nullcontext() if bar.disable else bar:  # rich before 14.3 would print a line
         task = bar.add_task("building", total=None, rate="", problems="", visible=False)
 
         def tell(now: BuildProgress) -> None:
@@ -415,20 +461,23 @@ def _bar(*, quiet: bool) -> Iterator[tuple[Tell, Measuring]]:
 
 
 def _print_result(result: BuildReport, report: Path | None) -> None:
-    out = console()
+    from ocrstore.problems import KINDS
+
+    out, bad = console(), console(problems=True)
     counts = result.counts()
     for kind, count in counts.items():
         meaning = KINDS[kind].meaning if kind in KINDS else ""
-        sign = "[red]✗[/]" if kind not in KINDS or KINDS[kind].loses else "[dim]·[/]"
-        out.print(f"{sign} {count} {shown(kind)}: {shown(meaning)}")
+        loses = kind not in KINDS or KINDS[kind].loses
+        sign, to = ("[red]✗[/]", bad) if loses else ("[dim]·[/]", out)
+        to.print(f"{sign} {count} {shown(kind)}: {shown(meaning)}")
         for problem in [p for p in result.problems if p.kind == kind][:_SHOWN]:
             where = f"{problem.key}: " if problem.key else ""
             if problem.message.startswith(where):
                 where = ""
-            out.print(f"    {shown(where + problem.message)}", style="dim")
+            to.print(f"    {shown(where + problem.message)}", style="dim")
         if count > _SHOWN:
             hint = "the report lists all" if report else "--report lists all"
-            out.print(f"    ... and {count - _SHOWN} more ({hint})", style="dim")
+            to.print(f"    ... and {count - _SHOWN} more ({hint})", style="dim")
     facts = Table.grid(padding=(0, 2))
     made = f"{result.derived} derived, {result.reused} reused"
     made += f" ({result.resumed} resumed)" if result.resumed else ""
@@ -449,7 +498,7 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     if result.ok:
         out.print(f"[green]✓[/] {shown(result.store)}")
     else:
-        out.print(f"[red]✗[/] {shown(result.store)} is complete except for the problems above")
+        bad.print(f"[red]✗[/] {shown(result.store)} is complete except for the problems above")
     if result.problems:
         out.print(
             "after a fix in pictures or annotations, the same command updates only the samples "

@@ -10,13 +10,12 @@ from ocrstore.cli.console import (
     STORE,
     console,
     counted,
+    explain_missing,
     human_bytes,
     print_json,
     progress_bar,
     shown,
 )
-from ocrstore.format.compact import compact
-from ocrstore.format.resume import find_unfinished
 
 
 @click.command("compact")
@@ -26,12 +25,16 @@ def compact_command(store: Path, as_json: bool) -> None:
     """Rewrite a store without dead space, older generations and interrupted builds.
 
     The new file is written beside the old one and then renamed, so there must be room for both.
-    The fingerprint does not change; processes that have the old file open keep reading it.
+    The fingerprint does not change; processes that have the old file open keep reading it. On
+    Windows an open store cannot be replaced: stop its readers first.
 
     \b
     Example:
       ocrstore compact val.ocrs
     """
+    with explain_missing("compact"):
+        from ocrstore.format.compact import compact
+        from ocrstore.format.resume import find_unfinished
     before = store.stat().st_size
     found = find_unfinished(store)
     with progress_bar("compacting", quiet=as_json) as advance:

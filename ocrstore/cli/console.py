@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -24,9 +25,13 @@ from rich.progress import (
 )
 
 from ocrstore import keys
+from ocrstore.errors import MissingPackageError
 from ocrstore.interrupts import quick_exit
 from ocrstore.machine import memory_shortage
-from ocrstore.view_bound import ViewBound
+from ocrstore.packages import explain_imports
+
+if TYPE_CHECKING:
+    from ocrstore.views import ViewBound
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""
@@ -45,6 +50,8 @@ class NewFile(click.Path):
 
 TARGET = NewFile(dir_okay=False)
 """Argument type: a file that a command writes."""
+
+_QUIET = "ocrstore.quiet"
 
 COUNT = click.IntRange(1)
 """Option type: an int of at least 1."""
@@ -69,15 +76,60 @@ allow_module_option = click.option(
 """Option of every command that makes pipelines: without it no foreign code is run."""
 
 
-def console() -> Console:
-    """Return the console for results; foreign strings are printed by `shown`."""
-    return Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+class _ToStderr(logging.Handler):
+    """Prints log records on stderr, above a progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(keys.shown_lines(f"{record.name}: {record.getMessage()}"), err=True)
+
+
+def _log(ctx: click.Context, _: click.Parameter, count: int) -> None:
+    """Show the log of ocrstore while a command runs."""
+    if not count:
+        return
+    logger, handler = logging.getLogger("ocrstore"), _ToStderr()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if count == 1 else logging.DEBUG)
+    ctx.call_on_close(lambda: logger.removeHandler(handler))
+    ctx.call_on_close(lambda: logger.setLevel(before))
+
+
+def _hush(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
+    ctx.meta[_QUIET] = quiet
+
+
+def add_output_options(command: click.Command) -> click.Command:
+    """Give a command `-v` and `-q`; every command has them."""
+    if not any(param.name == "verbose" for param in command.params):  # a command is made once
+        for names, callback, words, more in (
+            (("-v", "--verbose"), _log, "Say what is done; -vv says more.", {"count": True}),
+            (("-q", "--quiet"), _hush, "Print only problems, and --json.", {"is_flag": True}),
+        ):
+            option = click.Option(names, callback=callback, help=words, expose_value=False, **more)
+            command.params.append(option)
+    return command
+
+
+def is_quiet() -> bool:
+    """Return whether the command was given `-q`."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.meta.get(_QUIET))
+
+
+def console(*, problems: bool = False) -> Console:
+    """Return the console for results, or for problems, which `-q` does not silence.
+
+    Foreign strings are printed by `shown`.
+    """
+    silent = is_quiet() and not problems
+    return Console(highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty(), quiet=silent)
 
 
 def fail(message: str) -> None:
     """Print an error message."""
     Console(stderr=True, highlight=False, emoji=False, soft_wrap=True).print(
-        f"[bold red]error:[/] {escape(keys.shown_lines(message))}"
+        f"[bold red]Error:[/] {escape(keys.shown_lines(message))}"
     )
 
 
@@ -111,7 +163,7 @@ def print_bound(view: str, bound: ViewBound) -> None:
     """Print what a view allows, with a warning if that is little."""
     console().print(f"[dim]view {escape(view)}: {escape(bound.in_words())}[/]")
     if bound.warning():
-        console().print(f"[yellow]![/] view {escape(view)}: {escape(bound.warning())}")
+        console(problems=True).print(f"[yellow]![/] view {escape(view)}: {escape(bound.warning())}")
 
 
 @contextmanager
@@ -128,9 +180,10 @@ def progress_bar(
         TimeRemainingColumn(),
         console=shown_on,
         transient=True,
-        disable=quiet or not shown_on.is_terminal,  # a log would get an empty line
+        # a log would get an empty line
+        disable=quiet or is_quiet() or not shown_on.is_terminal,
     )
-    with bar:
+    with nullcontext() if bar.disable else bar:  # rich before 14.3 would print a line
         task = bar.add_task(what, total=None)
 
         def advance(done: int, total: int) -> None:
@@ -138,12 +191,6 @@ def progress_bar(
             bar.update(task, completed=min(done, total), total=total)
 
         yield advance
-
-
-class MissingPackageError(click.ClickException):
-    """A command's packages are not installed; exit code 2."""
-
-    exit_code = 2
 
 
 @contextmanager
@@ -155,15 +202,15 @@ def explain_missing(command: str, extra: str = "all") -> Iterator[None]:
         MemoryError: It is there, but there is no memory to load it.
     """
     try:
-        with quick_exit():
+        with quick_exit(), explain_imports():
             yield
     except ImportError as exc:
         if memory_shortage(exc) is not None:
             raise MemoryError from exc
         if (exc.name or "").partition(".")[0] == "ocrstore":
             raise  # a module of ocrstore itself: a bug
-        missing = isinstance(exc, ModuleNotFoundError) and exc.name
-        needs = f"needs {exc.name}, which is missing" if missing else f"cannot run here ({exc})"
-        raise MissingPackageError(
-            f"`ocrstore {command}` {needs}: pip install 'ocrstore[{extra}]'"
-        ) from exc
+        if isinstance(exc, ModuleNotFoundError) and exc.name:
+            why = f'needs {exc.name}, which is missing: pip install "ocrstore[{extra}]"'
+        else:
+            why = f"cannot run here: {exc}"
+        raise MissingPackageError(f"`ocrstore {command}` {why}", name=exc.name) from exc

@@ -67,10 +67,10 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
         f" {human_bytes(found.view_nbytes)}"
     )
     if found.cached_nbytes is not None:
-        share = found.cached_nbytes / max(found.file_nbytes, 1)
+        share = found.cached_nbytes / max(found.view_nbytes, 1)
         out.print(
-            f"page cache: {human_bytes(found.cached_nbytes)} of the file ({share:.0%}) is in memory"
-            + ("" if share > 0.95 else "; `ocrstore warm` reads what its view needs")
+            f"page cache: {human_bytes(found.cached_nbytes)} of that ({share:.0%}) is in memory"
+            + ("" if share > 0.95 else "; `ocrstore warm` reads the rest")
         )
     memory = found.memory
     out.print(

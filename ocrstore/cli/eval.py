@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar, shown
 from ocrstore.cli.options import detector_options
-from ocrstore.errors import WriteError
+from ocrstore.whole_file import require_writable
 
 if TYPE_CHECKING:
     from ocrstore.evaluation.results import Results
@@ -50,6 +49,7 @@ def eval_command(
     sweep: bool,
     any_recipe: bool,
     rules: str | None,
+    threshold: float | None,
     min_score: float | None,
     polygons: bool,
     batch_size: int,
@@ -71,12 +71,12 @@ def eval_command(
         raise click.UsageError("give either --checkpoint or --oracle")
     if sweep and oracle:
         raise click.UsageError("--sweep needs --checkpoint: a store's own maps are 0 or 1")
-    if table is not None:
-        _require_writable(table)  # before the work, not after it
+    if table is not None and (table.is_file() or not table.exists()):  # not /dev/stdout
+        require_writable(table.resolve().parent)  # before the work, not after it
     with explain_missing("eval", "build"):
         from ocrstore.evaluation.postprocess import changes_for
     swept = None
-    changes = changes_for(rules, min_score=min_score, polygons=polygons)
+    changes = changes_for(rules, threshold=threshold, min_score=min_score, polygons=polygons)
     if checkpoint is None:
         result = _upper_bound(store, view, changes, quiet=as_json)
     else:
@@ -162,15 +162,3 @@ def _upper_bound(store: Path, view: str | None, changes: dict[str, Any], *, quie
     params = params_for(find_view(opened, view).recipe, **changes)
     with progress_bar("evaluating", quiet=quiet) as advance:
         return upper_bound(opened, view=view, params=params, progress=advance)
-
-
-def _require_writable(path: Path) -> None:
-    """Raise WriteError where a file cannot be written; nothing is created but its folder."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            return  # such as /dev/stdout
-        with tempfile.TemporaryFile(dir=path.resolve().parent):
-            pass
-    except OSError as exc:
-        raise WriteError(f"{path}: {exc.strerror or exc}") from exc

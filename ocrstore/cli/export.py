@@ -6,10 +6,22 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import COUNT, STORE, NewFile, console, counted, progress_bar, shown
-from ocrstore.exporting.export import FORMATS, export
+from ocrstore.cli.console import (
+    COUNT,
+    STORE,
+    NewFile,
+    console,
+    counted,
+    explain_missing,
+    progress_bar,
+    shown,
+)
 from ocrstore.keys import from_lines
-from ocrstore.store import Store
+
+FORMATS = (
+    *("webdataset", "hf", "coco", "icdar", "paddleocr", "mmocr", "labelme", "words", "npz"),
+    *("parquet", "arrow", "csv"),
+)
 
 
 @click.command("export")
@@ -74,6 +86,9 @@ def export_command(
     The folder appears when it is complete; the same command resumes an interrupted export.
     `ocrstore build` reads every format with pictures: see docs/build.md.
     """
+    with explain_missing("export"):
+        from ocrstore.exporting.export import export
+        from ocrstore.store import Store
     wanted = None if keys is None else from_lines(keys.read_text("utf-8"))
     with Store(store, generation=generation) as opened, progress_bar("exporting") as progress:
         result = export(

@@ -4,41 +4,48 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ocrstore.cli.console import (
     STORE,
     console,
     counted,
+    explain_missing,
     human_bytes,
     print_json,
     progress_bar,
     shown,
 )
 from ocrstore.errors import DecodeError, SchemaError
-from ocrstore.format.resume import Unfinished
-from ocrstore.inspection.difference import Difference, compare_stores
-from ocrstore.inspection.facts import ColumnSummary, Facts, Summary, gather_facts
-from ocrstore.inspection.sample_facts import SampleFacts, picture_of, sample_facts
-from ocrstore.inspection.source_status import NEWER, UP_TO_DATE
-from ocrstore.inspection.thumbnail import draw_outlines, fit, shrink, to_blocks
-from ocrstore.store import Store
-from ocrstore.verification import Verification, verify
-from ocrstore.views import recipe_in_words
 
-_FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN = 5, 3, 12
+if TYPE_CHECKING:
+    from ocrstore.format.resume import Unfinished
+    from ocrstore.inspection.difference import Difference
+    from ocrstore.inspection.facts import ColumnSummary, Facts, Summary
+    from ocrstore.inspection.sample_facts import SampleFacts
+    from ocrstore.store import Store
+    from ocrstore.verification import Verification
+
+_FINDINGS_SHOWN, _KEYS_SHOWN, _POLYGONS_SHOWN, _BUILDS_SHOWN = 5, 3, 12, 3
 _LINES_LEFT = 4
 """Lines of the terminal that a picture leaves free."""
 # shown in words above, or too long for one line
-_NOT_REPEATED = ("width", "height", "orientation", "polygons", "ignored", "texts", "languages")
+_NOT_REPEATED = (
+    "width",
+    "height",
+    "source_orientation",
+    "polygons",
+    "ignored",
+    "texts",
+    "languages",
+)
 _MARKS = {
     "same": "[green]=[/]",
     "changed": "[yellow]≠[/]",
@@ -54,26 +61,37 @@ def print_facts(facts: Facts, verification: Verification | None) -> None:
     summary = facts.summary
     out.print(f"[bold]{shown(summary.path)}[/]  [dim]{_what(summary)}[/]")
     out.print()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for name, text in _facts(facts, verification):
-        table.add_row(name, text)
-    out.print(table)
+    out.print(_named(_facts(facts, verification)))
     out.print()
     out.print(_column_table(summary))
     if summary.attributes:
-        named = Table.grid(padding=(0, 2))
-        named.add_row("[dim]attributes[/]", f"[dim]{shown(', '.join(summary.attributes))}[/]")
-        out.print(named)
+        out.print(_named([("attributes", f"[dim]{shown(', '.join(summary.attributes))}[/]")]))
+
+
+def _named(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and what they stand for."""
+    table = Table.grid(Column(style="dim", no_wrap=True), Column(), padding=(0, 2))
+    for name, text in rows:
+        table.add_row(name, text)
+    return table
 
 
 def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[str, str]]:
+    from ocrstore.inspection.source_status import NEWER, UP_TO_DATE
+    from ocrstore.views import recipe_in_words
+
     summary = facts.summary
     yield "samples", f"[bold]{summary.samples:,}[/]"
     if facts.polygons is not None:
         yield "polygons", _polygons(facts)
-    for entry in summary.history[-3:]:
+    if facts.turned:
+        yield "turned", _turned(facts)
+    if len(summary.history) > _BUILDS_SHOWN:
+        yield (
+            "",
+            f"[dim]{len(summary.history) - _BUILDS_SHOWN} earlier entries (--json lists all)[/]",
+        )
+    for entry in summary.history[-_BUILDS_SHOWN:]:
         at = str(entry.get("at")).replace("T", " ").replace("Z", " UTC")
         words = f"{at} by {entry.get('by')}, {entry.get('samples')} samples"
         yield shown(entry.get("action")), shown(words)
@@ -129,6 +147,25 @@ def _polygons(facts: Facts) -> str:
         plural = "" if found.samples_without == 1 else "s"
         text += f"; {found.samples_without:,} sample{plural} without any"
     return text
+
+
+def _turned(facts: Facts) -> str:
+    """Return how many pictures had an EXIF rotation, in which frame their polygons were, which."""
+    frames = [turned.frame for turned in facts.turned.values()]
+    words = [
+        f"{frames.count(frame):,} {done}"
+        for frame, done in (
+            ("raw", "with polygons rotated along"),
+            ("upright", "with polygons that were upright already"),
+            (None, "without polygons"),
+        )
+        if frame in frames
+    ]
+    keys = [shown(key) for key in facts.turned]
+    listed = ", ".join(keys[:_KEYS_SHOWN])
+    more = " … (--json lists all)" if len(keys) > _KEYS_SHOWN else ""
+    pictures = counted(len(keys), "picture")
+    return f"{pictures} with an EXIF rotation: {', '.join(words)}; {listed}{more}"
 
 
 def _generation(summary: Summary) -> str:
@@ -224,12 +261,7 @@ def print_sample(store: Store, facts: SampleFacts, *, picture: bool) -> None:
             _print_picture(store, facts, out)
         except (DecodeError, SchemaError) as exc:
             out.print(f"[yellow]no picture:[/] {shown(exc)}")
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for name, text in _sample_lines(facts):
-        table.add_row(name, text)
-    out.print(table)
+    out.print(_named(_sample_lines(facts)))
     out.print()
     columns = Table("column", "dtype", "shape", "codec", box=None, padding=(0, 2, 0, 0))
     columns.add_column("bytes", justify="right")
@@ -252,8 +284,8 @@ def _sample_lines(facts: SampleFacts) -> Iterator[tuple[str, str]]:
     attributes = facts.attributes
     if attributes.get("width") and attributes.get("height"):
         text = f"{attributes['width']} x {attributes['height']} (width x height)"
-        if attributes.get("orientation") not in (None, 1):
-            text += f", EXIF orientation {attributes['orientation']} undone"
+        if attributes.get("source_orientation") not in (None, 1):
+            text += f", EXIF orientation {attributes['source_orientation']} undone"
         yield "picture", text
     if facts.annotation is not None:
         polygons, ignored, texts, _, unusable = facts.annotation
@@ -299,6 +331,11 @@ def _print_picture(store: Store, facts: SampleFacts, out: Console) -> None:
     """Print the picture in half blocks, if the output is a terminal with colours."""
     if out.color_system is None or out.no_color:
         return
+    import numpy as np
+
+    from ocrstore.inspection.sample_facts import picture_of
+    from ocrstore.inspection.thumbnail import draw_outlines, fit, shrink, to_blocks
+
     found = picture_of(store, facts.row)
     if found is None:
         return
@@ -321,10 +358,6 @@ def print_difference(difference: Difference) -> None:
         out.print("[green]✓[/] the same recipes, samples and content")
         return
     out.print()
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    _add_lines(table, "recipe", difference.recipes, "the same")
     samples = [
         _with_keys(mark, word, keys)
         for mark, word, keys in (
@@ -339,9 +372,18 @@ def print_difference(difference: Difference) -> None:
     if difference.renamed:
         pairs = [" = ".join(pair) for pair in difference.renamed]
         samples.append(_with_keys("[yellow]![/]", "in both under different keys", pairs))
-    _add_lines(table, "samples", samples, "the same", marked=True)
-    _add_lines(table, "build", difference.build, "the same")
-    out.print(table)
+    parts = {
+        "recipe": [shown(line) for line in difference.recipes],
+        "samples": samples,
+        "build": [shown(line) for line in difference.build],
+    }
+    out.print(
+        _named(
+            (name if number == 0 else "", line)
+            for name, lines in parts.items()
+            for number, line in enumerate(lines or ["the same"])
+        )
+    )
     out.print()
     columns = Table("", "content", "kind", "samples that differ", "", box=None)
     same = {"column": 0, "attribute": 0}
@@ -367,14 +409,6 @@ def print_difference(difference: Difference) -> None:
             f"are the same over the {counted(difference.shared, 'sample')} in both"
         )
         out.print(f"{_MARKS['same']} {words}", style="dim")
-
-
-def _add_lines(
-    table: Table, name: str, lines: Sequence[str], otherwise: str, *, marked: bool = False
-) -> None:
-    for number, line in enumerate(lines or [otherwise]):
-        text = line if marked else shown(line)
-        table.add_row(name if number == 0 else "", text)
 
 
 def _with_keys(mark: str, word: str, keys: Sequence[str]) -> str:
@@ -426,6 +460,12 @@ def inspect_command(
         raise click.UsageError("--diff compares whole stores: leave out KEY and --full.")
     if key is not None and full:
         raise click.UsageError("--full checks the whole store: leave out KEY.")
+    with explain_missing("inspect"):
+        from ocrstore.inspection.difference import compare_stores
+        from ocrstore.inspection.facts import gather_facts
+        from ocrstore.inspection.sample_facts import sample_facts
+        from ocrstore.store import Store
+        from ocrstore.verification import verify
     with Store(store, generation=generation) as opened:
         if other is not None:
             with Store(other) as second:

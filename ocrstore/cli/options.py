@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ocrstore.building.build import Size
-from ocrstore.cli.console import COUNT
+from ocrstore.cli.console import COUNT, explain_missing
 from ocrstore.errors import SourceError
-from ocrstore.format.codecs import CODECS
-from ocrstore.maps import ALGORITHM
 from ocrstore.schema import COLUMNS
-from ocrstore.sources import Dialect, all_dialects, register
-from ocrstore.store import Store
-from ocrstore.views import IMPORTED, View, built_views
+
+if TYPE_CHECKING:
+    from ocrstore.building.build import Size
+    from ocrstore.views import View
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -40,23 +38,28 @@ def _size(_: click.Context, __: click.Parameter, value: str | None) -> Size | No
     return int(parts[0]), int(parts[-1])
 
 
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+def _names(context: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
     """Parse column names separated by commas."""
     if value is None:
         return None
     names = [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in COLUMNS:
+        if name not in COLUMNS and not context.params.get("targets"):
             raise click.BadParameter(f"unknown column {name!r}; choose from {', '.join(COLUMNS)}")
     return names
 
 
-def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _codecs(context: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Parse values like `image=zstd` into a dict."""
+    if not values:
+        return {}
+    with explain_missing("build", "build"):
+        from ocrstore.format.codecs import CODECS
     codecs = {}
     for value in values:
         column, _sign, codec = value.partition("=")
-        if column not in COLUMNS or codec not in CODECS:
+        is_column = column in COLUMNS or context.params.get("targets")
+        if not is_column or codec not in CODECS:
             raise click.BadParameter(
                 f"{value!r} is not COLUMN=CODEC; columns: {', '.join(COLUMNS)}; "
                 f"codecs: {', '.join(CODECS)}"
@@ -78,15 +81,29 @@ def wrong_source() -> Iterator[None]:
         raise _WrongSourceError(str(exc)) from exc
 
 
-def stored_view(store: Path, *, maps: bool) -> View | None:
-    """Return the default view of an existing store, to build it again; None if there is none."""
+def stored_view(store: Path, *, maps: bool, targets: str | None) -> View | None:
+    """Return the default view of an existing store, to build it again.
+
+    None if there is none, or none with targets of this function in its present version.
+    """
     if not store.exists():
         return None
+    from ocrstore.maps import ALGORITHM
+    from ocrstore.store import Store
+    from ocrstore.views import IMPORTED, built_views
+
     with Store(store) as opened:
         views = built_views(opened)
     if not views:
         return None
     view = views[0]
+    if targets is not None:
+        from ocrstore.targets import Targets, give_targets
+
+        give_targets(targets)
+        drawn = view.recipe.targets
+        if drawn is None or drawn != Targets.measure(targets, view.recipe.size):
+            return None
     if view.recipe.map_algorithm.startswith(IMPORTED) and not maps:
         raise click.UsageError(
             f"{store} was built with map files: give their folder with --maps, or --size or "
@@ -96,6 +113,15 @@ def stored_view(store: Path, *, maps: bool) -> View | None:
     return replace(view, recipe=replace(view.recipe, map_algorithm=ALGORITHM))
 
 
+targets_option = click.option(
+    "--targets",
+    metavar="MODULE:FUNCTION",
+    is_eager=True,  # the names of columns depend on it
+    help="Import this function and draw targets with it in place of DBNet's maps. Each time: a "
+    "name that a store records is not imported.",
+)
+
+
 def recipe_options(command: F) -> F:
     """Add the options of a recipe to a command."""
     for option in (
@@ -103,8 +129,10 @@ def recipe_options(command: F) -> F:
         click.option(
             "--recipe",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Recipe file (YAML or JSON), or a saved albumentations pipeline.",
+            help="Recipe file (YAML or JSON), or an albumentations pipeline: saved, or a Hydra "
+            "node.",
         ),
+        targets_option,
         click.option(
             "--codec",
             "codecs",
@@ -117,7 +145,7 @@ def recipe_options(command: F) -> F:
             "--columns",
             callback=_names,
             metavar="NAMES",
-            help="Columns of the view, separated by commas.",
+            help="Columns of the view, separated by commas; all, or those of --recipe, by default.",
         ),
         click.option(
             "--size",
@@ -137,11 +165,13 @@ class _Dialect(click.types.StringParamType):
     name = "dialect"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  # click's signature
-        """Return the choices, for --help."""
-        return "|".join(dialect.name for dialect in all_dialects()) + "|MODULE:CLASS"
+        """Return what --help shows; the names would need every dialect."""
+        return "NAME|MODULE:CLASS"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name; a class is registered under its own."""
+        with explain_missing("build", "build"):
+            from ocrstore.sources import Dialect, all_dialects, register
         module, colon, name = str(value).partition(":")
         if not colon:
             if value not in [dialect.name for dialect in all_dialects()]:
@@ -189,7 +219,7 @@ def source_options(command: F) -> F:
             "--format",
             "format_",
             type=_Dialect(),
-            help="Dialect of the annotations; detected by default.",
+            help="Dialect of the annotations, such as icdar or coco; detected by default.",
         ),
         click.option(
             "--annotations",
@@ -199,6 +229,11 @@ def source_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
+)
 
 
 def detector_options(command: F) -> F:
@@ -212,12 +247,15 @@ def detector_options(command: F) -> F:
             show_default=True,
             help="auto: 16-mixed on CUDA and XPU, else 32.",
         ),
-        click.option(
-            "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, xpu, mps."
-        ),
+        device_option,
         click.option("--batch-size", type=COUNT, default=8, show_default=True),
         click.option(
             "--polygons", is_flag=True, help="Polygons that follow the text instead of rectangles."
+        ),
+        click.option(
+            "--threshold",
+            type=click.FloatRange(0, 1, min_open=True, max_open=True),
+            help="Probability above which a pixel is text [default: 0.5; with --rules db 0.3].",
         ),
         click.option(
             "--min-score",

@@ -31,7 +31,6 @@ from ocrstore.cli.options import detector_options
 @click.option("--draw", is_flag=True, help="Also write the pictures with their boxes.")
 @detector_options
 @allow_module_option
-@click.option("--quiet", is_flag=True, help="No progress bar.")
 def predict_command(
     images: Path,
     checkpoint: Path,
@@ -39,12 +38,12 @@ def predict_command(
     draw: bool,
     polygons: bool,
     rules: str | None,
+    threshold: float | None,
     min_score: float | None,
     batch_size: int,
     device: str,
     precision: str,
     tf32: bool,
-    quiet: bool,
 ) -> int:
     """Find text in a folder of pictures, or in one: res_*.txt (ICDAR), boxes.json, res_*.jpg.
 
@@ -60,16 +59,17 @@ def predict_command(
     with explain_missing("predict"):
         from ocrstore.dbnet.predict import Detector, allow_tf32, predict_pictures
         from ocrstore.evaluation.postprocess import changes_for
-    changes = changes_for(rules, min_score=min_score, polygons=polygons)
+    changes = changes_for(rules, threshold=threshold, min_score=min_score, polygons=polygons)
     allow_tf32(tf32)
     detector = Detector.load(checkpoint, device=device, precision=precision, **changes)
-    with progress_bar("finding text", quiet=quiet) as advance:
+    with progress_bar("finding text") as advance:
         done = predict_pictures(
             images, detector, out=out, draw=draw, batch_size=batch_size, progress=advance
         )
-    printer = console()
     for key, reason in done.failed.items():
-        printer.print(f"[red]✗[/] {shown(key)}: {shown(reason)}")
+        console(problems=True).print(
+            f"[red]✗[/] {shown(key)}: {shown(reason.removeprefix(f'{key}: '))}"
+        )
     boxes = sum(len(d) for d in done.found.values())
-    printer.print(f"[green]✓[/] {boxes} boxes in {len(done.found)} pictures: {shown(out)}")
+    console().print(f"[green]✓[/] {boxes} boxes in {len(done.found)} pictures: {shown(out)}")
     return 1 if done.failed else 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.table import Column, Table
 
 from ocrstore.cli.console import (
     COUNT,
@@ -21,7 +22,6 @@ from ocrstore.cli.console import (
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from ocrstore.torch.profile import Profile
 
@@ -77,7 +77,7 @@ def profile_command(
     albumentations.save(pipeline, "pipeline.yaml", data_format="yaml") saves a pipeline.
     """
     with explain_missing("profile"):
-        from ocrstore.pipeline import read_pipeline
+        from ocrstore.pipeline_json import read_pipeline
         from ocrstore.torch.profile import StepList, profile_store, write_split
     if split is not None and transform is None:
         raise click.UsageError("--split needs --transform: it is that pipeline that is split.")
@@ -109,7 +109,21 @@ def profile_command(
 
 def print_profile(profile: Profile, out: Console) -> None:
     """Print the table of costs, the comparison with the loader, and the advice."""
-    out.print(_table(profile))
+    table = Table(
+        Column("step", overflow="fold"),
+        *(Column(name, justify="right") for name in ("cpu ms", "share")),
+        "",
+        title=f"{shown(profile.pipeline)}: per sample, median of {profile.repeats} repeats of "
+        f"{profile.measured} samples in batches of {profile.batch_size}",
+        title_justify="left",
+    )
+    for cost in profile.costs:
+        share = f"{cost.cpu_ms / profile.sum_cpu_ms:.0%}"
+        table.add_row(shown(cost.name), f"{cost.cpu_ms:.2f}", share, cost.kind)
+    table.add_section()
+    table.add_row("sum", f"{profile.sum_cpu_ms:.2f}", "100%")
+    table.add_row("the loader itself", f"{profile.loader.cpu_ms:.2f}")
+    out.print(table)
     agrees = abs(profile.deviation) <= AGREES
     differs = f"[{'green' if agrees else 'red'}]{profile.deviation:+.0%}[/]"
     hint = "" if agrees else " (expected at most 15 %: repeat it with more --samples)"
@@ -129,24 +143,3 @@ def print_profile(profile: Profile, out: Console) -> None:
         out.print(f"{_SIGNS[advice.verdict]}  {text}")
         if advice.how:
             out.print(f"      [bold]{shown(advice.how)}[/]")
-
-
-def _table(profile: Profile) -> Table:
-    from rich.table import Table
-
-    table = Table(
-        title=f"{shown(profile.pipeline)}: per sample, median of {profile.repeats} repeats of "
-        f"{profile.measured} samples in batches of {profile.batch_size}",
-        title_justify="left",
-    )
-    table.add_column("step", overflow="fold")
-    table.add_column("cpu ms", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("")
-    for cost in profile.costs:
-        share = f"{cost.cpu_ms / profile.sum_cpu_ms:.0%}"
-        table.add_row(shown(cost.name), f"{cost.cpu_ms:.2f}", share, cost.kind)
-    table.add_section()
-    table.add_row("sum", f"{profile.sum_cpu_ms:.2f}", "100%", "")
-    table.add_row("the loader itself", f"{profile.loader.cpu_ms:.2f}", "", "")
-    return table

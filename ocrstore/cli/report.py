@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import STORE, TARGET, console, human_bytes, shown
-from ocrstore.report import SAMPLES, write_report
-from ocrstore.store import Store
+from ocrstore.cli.console import STORE, TARGET, console, explain_missing, human_bytes, shown
+
+SAMPLES = 48
 
 
 @click.command("report")
@@ -48,6 +48,9 @@ def report_command(
     """
     if out.exists() and out.samefile(store):
         raise click.UsageError(f"--out {out} is the store itself: name another file.")
+    with explain_missing("report", "build"):
+        from ocrstore.report import write_report
+        from ocrstore.store import Store
     with Store(store, generation=generation) as opened:
         nbytes = write_report(opened, out, samples=samples, predictions=predictions)
     console().print(f"[green]✓[/] {shown(out)}, {human_bytes(nbytes)}")

@@ -10,7 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, shown
+from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, is_quiet, shown
+from ocrstore.cli.options import device_option
 
 
 class _StoreOrShare(click.Path):
@@ -115,7 +116,7 @@ class _StoreOrShare(click.Path):
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the network.")
 @click.option("--resume", type=STORE, help="Continue from a checkpoint (last.ckpt).")
 @click.option("--force", is_flag=True, help="Overwrite the checkpoints of an earlier training.")
-@click.option("--accelerator", default="auto", show_default=True, help="auto, cpu, gpu, mps.")
+@device_option
 @click.option("--devices", default="auto", show_default=True, help="GPUs or processes per node.")
 @click.option(
     "--strategy",
@@ -131,7 +132,6 @@ class _StoreOrShare(click.Path):
     help="Where curves go; repeatable [default: csv, and tensorboard if it is installed].",
 )
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
-@click.option("--quiet", is_flag=True, help="No progress bar, no table of the network.")
 def train_command(store: Path, **options: Any) -> int:
     """Train DBNet from a store; writes best.ckpt, last.ckpt, logs and pictures into a folder.
 
@@ -145,8 +145,9 @@ def train_command(store: Path, **options: Any) -> int:
     with explain_missing("train"):
         from ocrstore.dbnet.network import ModelConfig
         from ocrstore.dbnet.train import TrainParams, fit, has_tensorboard
+        from ocrstore.torch.lightning_bases import L
     # Lightning's notes on hardware and other products are not for the user
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger(L.__name__).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's, about torch's own
     warnings.filterwarnings(
         "ignore", message="Checkpoint directory .* exists"
@@ -156,7 +157,14 @@ def train_command(store: Path, **options: Any) -> int:
     warnings.filterwarnings("ignore", message=".*does not have many workers")  # an option of ours
     # the figures that it means are counted over all ranks already
     warnings.filterwarnings("ignore", message=".*sync_dist=True")
-    devices = options.pop("devices")
+    accelerator, devices = options.pop("device"), options.pop("devices")
+    kind, _, number = accelerator.partition(":")
+    if number.isdigit():
+        if devices != "auto":
+            raise click.UsageError(f"--device {accelerator} is one device: leave out --devices.")
+        accelerator, devices = kind, [int(number)]
+    elif devices.isdigit():
+        devices = int(devices)
     backbone, pretrained = options.pop("backbone"), options.pop("pretrained")
     chosen = click.get_current_context().get_parameter_source("backbone")
     if pretrained and chosen is not ParameterSource.DEFAULT and backbone != pretrained:
@@ -165,9 +173,9 @@ def train_command(store: Path, **options: Any) -> int:
         backbone=pretrained or backbone, width=options.pop("width"), inner=options.pop("inner")
     )
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
-    quiet, force = options.pop("quiet"), options.pop("force")
+    quiet, force = is_quiet(), options.pop("force")
     loggers = options.pop("loggers") or None
-    params = TrainParams(devices=int(devices) if devices.isdigit() else devices, **options)
+    params = TrainParams(accelerator=accelerator, devices=devices, **options)
     if loggers is None and not has_tensorboard():
         console().print(
             "· TensorBoard is not installed: curves are logged to csv/ only"

@@ -20,10 +20,10 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
-from ocrstore.verification import Verification, verify
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck
+    from ocrstore.verification import Verification
 
 _SHOWN = 20
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -46,6 +46,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="As in build.")
 @allow_module_option
 @click.option("--maps", type=FOLDER, help="As in build.")
+@click.option("--targets", metavar="MODULE:FUNCTION", help="As in build.")
 @click.option(
     "--workers",
     type=click.IntRange(0),
@@ -62,6 +63,7 @@ def verify_command(
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     maps: Path | None,
+    targets: str | None,
     workers: int | None,
     as_json: bool,
 ) -> int:
@@ -89,13 +91,16 @@ def verify_command(
         "annotations": annotations,
         "format": format_,
         "maps": maps,
+        "targets": targets,
         "workers": workers,
     }
     if source is None and any(value is not None for value in options.values()):
         raise click.UsageError(
-            "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps and "
-            "--workers require --source."
+            "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps, "
+            "--targets and --workers require --source."
         )
+    with explain_missing("verify"):
+        from ocrstore.verification import verify
     started = time.perf_counter()
     result: Verification | SourceCheck
     if source is None:
@@ -122,7 +127,7 @@ def _compare(store: Path, source: Path, options: dict[str, Any], *, quiet: bool)
 
 
 def _print_findings(result: Verification | SourceCheck) -> None:
-    out = console()
+    out = console(problems=True)
     for finding in result.findings[:_SHOWN]:
         where = f"sample {finding.sample!r}: " if finding.sample is not None else ""
         where += f"column {finding.column!r}: " if finding.column is not None else ""
@@ -130,13 +135,17 @@ def _print_findings(result: Verification | SourceCheck) -> None:
     if len(result.findings) > _SHOWN:
         out.print(f"[red]✗[/] … and {len(result.findings) - _SHOWN} more (--json lists all)")
     for note in result.notes[:_SHOWN]:
-        out.print(f"[dim]· {shown(note)}[/]")
+        console().print(f"[dim]· {shown(note)}[/]")
 
 
 def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: float) -> None:
+    from ocrstore.verification import Verification
+
     if isinstance(result, Verification):
+        # without an index nobody knows how many samples the rows are of
+        of = f" of {counted(result.samples, 'sample')}" if result.samples or not result.rows else ""
         summary = (
-            f"{counted(result.rows, 'row')} of {counted(result.samples, 'sample')}, "
+            f"{counted(result.rows, 'row')}{of}, "
             f"{human_bytes(result.checked_nbytes)} checked in {seconds:.1f} s"
         )
         good, bad = "is sound", "is damaged"
@@ -156,9 +165,9 @@ def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: flo
             if result.samples
             else ""
         )
-    out = console()
     if result.ok:
-        out.print(f"[green]✓[/] {shown(store)} {good}: {summary}")
+        console().print(f"[green]✓[/] {shown(store)} {good}: {summary}")
         return
     findings = counted(len(result.findings), "finding")
+    out = console(problems=True)
     out.print(f"[red]✗[/] {shown(store)} {bad} ({findings}; {summary}). {remedy}".rstrip())

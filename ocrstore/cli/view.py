@@ -80,7 +80,7 @@ def view_command(
             "encrypted. An SSH tunnel is safer: ssh -L PORT:127.0.0.1:PORT"
         )
     out.print(f"[bold]{shown(store)}[/] is served at")
-    out.print(f"  {viewer.url}", soft_wrap=True)
+    console(problems=True).print(f"  {viewer.url}", soft_wrap=True)  # -q needs it, too
     out.print("Press Ctrl-C to stop.", style="dim")
     viewer.run(ready=None if no_browser else lambda: open_browser(viewer.url))
     out.print("stopped", style="dim")

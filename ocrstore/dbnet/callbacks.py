@@ -8,19 +8,23 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812  # its own documentation calls it so
 import numpy as np
 import torch
-from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from ocrstore.dbnet.checkpoint import write_checkpoint
 from ocrstore.dbnet.predict import draw_boxes, grid, write_picture
 from ocrstore.evaluation.results import ground_truth_of
 from ocrstore.geometry import transform_points
+from ocrstore.torch.lightning_bases import (
+    Callback,
+    L,
+    ModelCheckpoint,
+    RichProgressBar,
+    SIGTERMException,
+    TorchCheckpointIO,
+    every,
+)
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -85,13 +89,13 @@ class StopOnSigterm(Callback):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.started = False
+        self.stepped = False
+        """Whether a step was made, which is when a wrong state of the optimiser shows."""
         self.received = False
         self._saved = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Replace Lightning's handler; Lightning restores the one of before at the end."""
-        self.started = True
         if trainer.world_size == 1 and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._note)
 
@@ -107,6 +111,7 @@ class StopOnSigterm(Callback):
         batch_idx: int,  # noqa: ARG002  # Lightning's signature
     ) -> None:
         """Save here: from checkpoints of this hook, Lightning resumes with the next batch."""
+        self.stepped = True
         if self.received and not trainer.is_last_batch:
             trainer.save_checkpoint(self.path)
             self._saved = True
@@ -226,7 +231,7 @@ class PredictionPictures(Callback):
         sheet = grid(kept)
         write_picture(self.folder / f"epoch-{trainer.current_epoch:04d}.jpg", sheet)
         for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
+            if isinstance(logger, every("loggers.TensorBoardLogger")):
                 logger.experiment.add_image(
                     "predictions", sheet, trainer.global_step, dataformats="HWC"
                 )

@@ -6,7 +6,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,11 +48,7 @@ class Provenance:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "store_fingerprint": self.store_fingerprint,
-            "recipe": self.recipe,
-            "view": self.view,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Provenance:
@@ -68,10 +64,10 @@ class Provenance:
         """List the fields in which the network's input differs, this one's values first.
 
         How columns are stored (dtype, codec, which of them) is left out: it does not change the
-        input.
+        input. So is the version of albumentations.
         """
         lines = self.as_recipe.diff(other.as_recipe)
-        return [line for line in lines if not line.startswith("columns")]
+        return [line for line in lines if not line.startswith(("columns", "made_with"))]
 
     def require_same_recipe(self, other: Provenance, *, checkpoint: str, found: str) -> None:
         """Raise RecipeMismatchError with the differences, if there are any."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ocrstore.dbnet.checkpoint import Checkpoint, read_checkpoint
 from ocrstore.dbnet.network import DBNet
+from ocrstore.dbnet.weights import to_authors
 from ocrstore.errors import SchemaError, WriteError
 from ocrstore.whole_file import write_whole
 
@@ -44,7 +45,8 @@ def export_model(checkpoint: str | Path, out: str | Path, *, to: str) -> Path:
             (B, 3, H, W) to float32 probabilities (B, 1, H, W), for any B, and H and W that are
             multiples of 32 from 64 on. `torchvision`: the state dict of the backbone by
             torchvision's names, without the classifier. `db`: the state dict of the whole network
-            by the names of the DBNet authors' code.
+            by the names of the DBNet authors' code; it expects BGR pictures, normalised by the
+            recipe's mean and std.
 
     Raises:
         CheckpointError: The checkpoint cannot be used.
@@ -111,6 +113,10 @@ def _to_torchvision(checkpoint: Checkpoint) -> bytes:
     return _saved(checkpoint.network().backbone.state_dict())
 
 
+def _to_authors(checkpoint: Checkpoint) -> bytes:
+    return _saved(to_authors(checkpoint.network()))
+
+
 def _saved(state: dict[str, Any]) -> bytes:
     data = io.BytesIO()
     torch.save(state, data)
@@ -121,4 +127,5 @@ FORMATS: dict[str, Callable[[Checkpoint], bytes]] = {
     "onnx": _to_onnx,
     "pt2": _to_pt2,
     "torchvision": _to_torchvision,
+    "db": _to_authors,
 }

@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
+from ocrstore.errors import needs
 from ocrstore.evaluation.cleval import CharacterScore
 from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures
+
+with needs("lightning"):
+    from torchmetrics import Metric
 
 _CHARACTER_COUNTS = tuple(field.name for field in fields(CharacterScore))
 

@@ -7,24 +7,24 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ocrstore.dbnet.checkpoint import KEY, Provenance
+from ocrstore.dbnet.evaluate import Scored, Scoring
 from ocrstore.dbnet.loss import Losses, LossParams, dbnet_loss
 from ocrstore.dbnet.metrics import CLEval, HMean, SampleMean
 from ocrstore.dbnet.network import DBNet, ModelConfig, Output
-from ocrstore.dbnet.scoring import Scored, Scoring
 from ocrstore.errors import SchemaError
 from ocrstore.evaluation.postprocess import Detections, PostParams, detect
 from ocrstore.evaluation.results import GroundTruth, ground_truth_of
+from ocrstore.torch.lightning_bases import LightningModule
 
 Batch = Mapping[str, Any]
 
 
-class DBNetModule(L.LightningModule):
+class DBNetModule(LightningModule):
     """DBNet with its loss, optimiser and metrics.
 
     `model`, `loss` and `post` are the JSON forms of `ModelConfig`, `LossParams` and `PostParams`,

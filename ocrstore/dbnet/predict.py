@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from ocrstore.torch.batch import ASYNCHRONOUS
 from ocrstore.torch.prefetch import Prefetcher
 from ocrstore.whole_file import write_whole
 
+_log = logging.getLogger(__name__)
+
 Pixels = npt.NDArray[np.uint8]
 
 FOUND = (230, 40, 40)
@@ -59,6 +62,8 @@ class Detector:
         self.provenance = provenance
         self.recipe = provenance.as_recipe
         self.post = post or PostParams()
+        kind = self._autocast or "float32"
+        _log.info("network on %s in %s; %s", self.device, kind, self.post)
 
     @classmethod
     def load(
@@ -277,7 +282,7 @@ def write_icdar(path: Path, found: Detections) -> None:
     lines = [
         ",".join(str(int(v)) for v in np.rint(points).ravel()) + "\n" for points in found.polygons
     ]
-    _write(path, "".join(lines))
+    write_whole(path, "".join(lines).encode())
 
 
 def to_json(found: Mapping[str, Detections]) -> dict[str, Any]:
@@ -293,14 +298,7 @@ def to_json(found: Mapping[str, Detections]) -> dict[str, Any]:
 
 def write_json(path: Path, record: Any) -> None:
     """Write an indented JSON file."""
-    _write(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text.encode())
-    except OSError as exc:
-        raise WriteError(f"{path}: {exc.strerror or exc}") from exc
+    write_whole(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def draw_boxes(
@@ -345,7 +343,4 @@ def write_picture(path: Path, picture: Pixels) -> None:
     ok, data = cv2.imencode(path.suffix or ".png", np.ascontiguousarray(picture[..., ::-1]))
     if not ok:
         raise WriteError(f"{path}: OpenCV cannot write a picture of this kind")
-    try:
-        write_whole(path, data.data)
-    except OSError as exc:
-        raise WriteError(f"{path}: {exc.strerror or exc}") from exc
+    write_whole(path, data.data)

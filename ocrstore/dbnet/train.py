@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import logging
 import signal
-import tempfile
 import threading
 import uuid
 import warnings
@@ -16,19 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812  # its own documentation calls it so
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import (
-    Callback,
-    EarlyStopping,
-    LearningRateMonitor,
-    ModelCheckpoint,
-)
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.loggers.csv_logs import ExperimentWriter
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from ocrstore.annotation import require_polygons
+from ocrstore.augment import BasicAugmentation
 from ocrstore.dbnet.callbacks import (
     BestCheckpoint,
     DurableCheckpointIO,
@@ -57,11 +47,18 @@ from ocrstore.errors import (
 from ocrstore.evaluation.postprocess import params_for
 from ocrstore.inspection.difference import same_pictures
 from ocrstore.keys import shown
-from ocrstore.pipeline import default_augmentation
+from ocrstore.machine import memory_shortage
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
+from ocrstore.torch.lightning_bases import (
+    Callback,
+    L,
+    MisconfigurationException,
+    ModelCheckpoint,
+)
 from ocrstore.views import find_view
+from ocrstore.whole_file import require_writable
 
 LOGGERS = ("csv", "tensorboard", "wandb")
 PRECISIONS = ("auto", "mixed", "32", "16-mixed", "bf16-mixed")
@@ -95,7 +92,7 @@ class TrainParams:
     """Allow TF32 for float32 convolutions and products on GPUs that have it."""
     augment: bool = False
     compiled: bool = False
-    devices: int | str = "auto"
+    devices: int | str | list[int] = "auto"
     nodes: int = 1
     accelerator: str = "auto"
     strategy: str = "auto"
@@ -137,7 +134,7 @@ def fit(
     quiet: bool = False,
     force: bool = False,
     callbacks: Sequence[Callback] = (),
-    loggers: Sequence[str | Logger] | None = None,
+    loggers: Sequence[str | L.loggers.Logger] | None = None,
 ) -> Trained:
     """Train a network from a store into a folder of checkpoints, logs and pictures.
 
@@ -170,9 +167,11 @@ def fit(
     require_writable(folder)
     if resume is None and not force:
         require_unused(folder)
+    require_polygons(open_store(train), "learn from")
     provenance = provenance_of(open_store(train), view=view)
     # None and a share: the training pictures, or a part of them
     measured = train if val is None or isinstance(val, float) else val
+    require_polygons(open_store(measured), "measure H-mean with")
     require_same_views(provenance, measured, view)
     # augmented pictures get maps of their own; what is measured on must have them
     for path in (measured,) if params.augment else (train, measured):
@@ -222,7 +221,7 @@ def fit(
         with silent_log_threads():
             trainer.fit(module, data, ckpt_path=None if resume is None else str(resume))
     except SystemExit as exc:
-        if stop.received or isinstance(exc, SIGTERMException):
+        if stop.received or isinstance(exc, L.utilities.exceptions.SIGTERMException):
             raise SystemExit(128 + signal.SIGTERM) from None
         # what Lightning makes of a Ctrl-C; it also ignores any further one
         if not trainer.interrupted:
@@ -230,7 +229,8 @@ def fit(
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from exc
     except Exception as exc:
-        if resume is not None and not stop.started and not isinstance(exc, OCRStoreError | OSError):
+        told = isinstance(exc, OCRStoreError | OSError) or memory_shortage(exc) is not None
+        if resume is not None and not stop.stepped and not told:
             # Lightning and torch restore their own entries, and raise anything
             raise CheckpointError(
                 f"{resume} cannot be resumed ({type(exc).__name__}: {exc}): what it records about"
@@ -275,24 +275,25 @@ def _transform(provenance: Provenance) -> Any:
     height, width = provenance.as_recipe.size
     if height is None or width is None:
         raise SchemaError("augmentation needs views of one size, and this recipe leaves it open")
-    return default_augmentation(height, width)
+    return BasicAugmentation(height, width)
 
 
 def _trainer(
     folder: Path,
     params: TrainParams,
     callbacks: list[Callback],
-    loggers: list[Logger],
+    loggers: list[L.loggers.Logger],
     *,
     quiet: bool,
 ) -> L.Trainer:
     callbacks = [
         *callbacks,
-        LearningRateMonitor("step"),
+        L.callbacks.LearningRateMonitor("step"),
         PredictionPictures(folder / "pictures", every=params.pictures_every),
     ]
     if params.patience is not None:
-        callbacks.append(EarlyStopping("val_hmean", mode="max", patience=params.patience))
+        patience = params.patience
+        callbacks.append(L.callbacks.EarlyStopping("val_hmean", mode="max", patience=patience))
     if not quiet:
         callbacks.append(ProgressBar())
     try:
@@ -317,14 +318,14 @@ def _trainer(
         )
     except (MisconfigurationException, ValueError, TypeError) as exc:
         raise SchemaError(
-            f"accelerator {params.accelerator!r} with devices {params.devices!r} and strategy"
+            f"device {params.accelerator!r} with devices {params.devices!r} and strategy"
             f" {params.strategy!r} cannot be used here: {exc}"
         ) from exc
 
 
 def _loggers(
-    folder: Path, resumed_at: int | None, wanted: Sequence[str | Logger] | None
-) -> list[Logger]:
+    folder: Path, resumed_at: int | None, wanted: Sequence[str | L.loggers.Logger] | None
+) -> list[L.loggers.Logger]:
     """Return the loggers; a resumed training continues the newest log of the folder.
 
     What the interrupted training had logged beyond the checkpoint's step is dropped: these steps
@@ -335,22 +336,24 @@ def _loggers(
     return [_logger(folder, resumed_at, name) if isinstance(name, str) else name for name in wanted]
 
 
-def _logger(folder: Path, resumed_at: int | None, name: str) -> Logger:
+def _logger(folder: Path, resumed_at: int | None, name: str) -> L.loggers.Logger:
     if name not in LOGGERS:
         raise SchemaError(f"unknown logger {name!r}: expected one of {', '.join(LOGGERS)}")
     if find_spec(name) is None and name != "csv":
         raise SchemaError(f"logger {name!r} needs a package that is missing: pip install {name}")
     if name == "csv":
-        return _continued_table(folder, resumed_at) or CSVLogger(folder, name="csv")
+        return _continued_table(folder, resumed_at) or L.loggers.CSVLogger(folder, name="csv")
     if name == "wandb":
         # one run for each folder: a resumed training continues its curves
-        return WandbLogger(save_dir=folder, name=folder.name, resume="allow", id=_run_id(folder))
+        return L.loggers.WandbLogger(
+            save_dir=folder, name=folder.name, resume="allow", id=_run_id(folder)
+        )
     events = None if resumed_at is None else _newest(folder / "tensorboard", "")
     # its thread may miss that it is to end if a Ctrl-C comes in between, and then sleeps this long
     options: dict[str, Any] = {"flush_secs": 2}
     if events is not None:
         options |= {"version": events.name, "purge_step": resumed_at}
-    return TensorBoardLogger(folder, name="tensorboard", **options)
+    return L.loggers.TensorBoardLogger(folder, name="tensorboard", **options)
 
 
 def _run_id(folder: Path) -> str:
@@ -361,19 +364,20 @@ def _run_id(folder: Path) -> str:
     return path.read_text().strip()
 
 
-def _continued_table(folder: Path, resumed_at: int | None) -> CSVLogger | None:
+def _continued_table(folder: Path, resumed_at: int | None) -> L.loggers.CSVLogger | None:
     """Return a logger with the rows of the newest table before a step; None without a table."""
     table = None if resumed_at is None else _newest(folder / "csv", "metrics.csv")
     if table is None or resumed_at is None:
         return None
     with table.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if int(row["step"]) < resumed_at]
-    logger = CSVLogger(folder, name="csv", version=table.parent.name)
+    logger = L.loggers.CSVLogger(folder, name="csv", version=table.parent.name)
     with warnings.catch_warnings():
         # Lightning deletes the table that is there: its rows are written again at once
         warnings.filterwarnings("ignore", message="Experiment logs directory")
         writer = logger.experiment
-    if isinstance(writer, ExperimentWriter):  # ranks other than the first have a dummy
+    # ranks other than the first have a dummy
+    if isinstance(writer, L.loggers.csv_logs.ExperimentWriter):
         for row in rows:
             writer.metrics.append({name: float(value) for name, value in row.items() if value})
             writer.metrics[-1]["step"] = int(row["step"])
@@ -432,18 +436,6 @@ def silent_log_threads() -> Iterator[None]:
         yield
     finally:
         threading.excepthook = report
-
-
-def require_writable(folder: Path) -> None:
-    """Raise WriteError where the results cannot be written, before anything is trained."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as exc:
-        raise WriteError(
-            f"{folder}: cannot be written to: {exc.strerror or exc}. Choose another --out"
-        ) from exc
 
 
 def require_unused(folder: Path) -> None:

@@ -199,6 +199,17 @@ def _renamed(state: Mapping[str, Tensor], naming: _Naming) -> dict[str, Tensor]:
     return renamed
 
 
+def to_authors(net: DBNet) -> dict[str, Tensor]:
+    """Return the weights under the names of the DBNet authors' code; its pictures are BGR."""
+    parts = {ours: theirs for theirs, ours in _AUTHORS.parts.items()}
+    renamed = {}
+    for name, value in net.state_dict().items():
+        ours = next(part for part in parts if name.startswith(part))
+        renamed[parts[ours] + name.removeprefix(ours)] = value
+    renamed["backbone.conv1.weight"] = renamed["backbone.conv1.weight"].flip(1)
+    return renamed
+
+
 def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
     missing = [f"{name} is missing" for name in own if name not in given]
     unknown = [f"{name} is unknown" for name in given if name not in own]

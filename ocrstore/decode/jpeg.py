@@ -32,7 +32,7 @@ def decode_jpeg(data: bytes, *, cmyk: bool, backend: str | None = None) -> Pixel
     if not present or backend not in (None, *present):
         raise DecodeError(
             f"JPEG backend {backend!r} is not present; here are {', '.join(present) or 'none'}; "
-            "pip install 'ocrstore[build]' brings simplejpeg"
+            'pip install "ocrstore[build]" brings simplejpeg'
         )
     library, make_run = _BACKENDS[backend or present[0]]
     pixels = _strictly(make_run(library(), data, cmyk))

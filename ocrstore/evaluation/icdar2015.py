@@ -47,6 +47,17 @@ class PictureScore:
         """The harmonic mean of precision and recall."""
         return harmonic_mean(self.precision, self.recall)
 
+    def to_json(self) -> dict[str, float]:
+        """Return the figures, hits, misses and false alarms, for json.dumps."""
+        return {
+            "hmean": self.hmean,
+            "precision": self.precision,
+            "recall": self.recall,
+            "hits": self.matched,
+            "misses": self.truths - self.matched,
+            "false_alarms": self.detections - self.matched,
+        }
+
 
 def over_pictures(*, matched: int, truths: int, detections: int) -> Figures:
     """Return the figures of a data set from its summed counts: pictures with more text weigh more.
@@ -83,25 +94,16 @@ def pair(
     truths: Sequence[npt.ArrayLike],
     ignored: Sequence[bool] | npt.NDArray[np.bool_],
     *,
-    iou: float = 0.5,
-    area_precision: float = 0.5,
     whole_pixels: bool = True,
 ) -> Pairing:
     """Match detections to truths as the ICDAR 2015 evaluation does.
 
-    A detection that lies by more than `area_precision` of its own area in an ignored region is
-    left out. Then every truth in order takes the first free detection, in order, with an IoU above
-    `iou`; it is not a search for the best pairs. With `whole_pixels` coordinates are rounded first:
-    the evaluation reads files of whole numbers.
+    A detection that lies by more than half of its own area in an ignored region is left out. Then
+    every truth in order takes the first free detection, in order, with an IoU above one half; it is
+    not a search for the best pairs. With `whole_pixels` coordinates are rounded first: the
+    evaluation reads files of whole numbers.
     """
-    overlaps = overlaps_of(
-        detections,
-        truths,
-        ignored,
-        iou=iou,
-        area_precision=area_precision,
-        whole_pixels=whole_pixels,
-    )
+    overlaps = overlaps_of(detections, truths, ignored, whole_pixels=whole_pixels)
     return overlaps.pair(range(len(detections)))
 
 
@@ -133,8 +135,6 @@ def overlaps_of(
     truths: Sequence[npt.ArrayLike],
     ignored: Sequence[bool] | npt.NDArray[np.bool_],
     *,
-    iou: float = 0.5,
-    area_precision: float = 0.5,
     whole_pixels: bool = True,
 ) -> Overlaps:
     """Compute what `pair` decides by, to match several choices of the detections."""
@@ -146,9 +146,9 @@ def overlaps_of(
     found_area = np.array([area_of(p) for p in found], dtype=np.float64)
     known_area = np.array([area_of(p) for p in known], dtype=np.float64)
     flags = np.asarray(ignored, dtype=bool)
-    left_out = (shared[flags] > area_precision * found_area[None, :]).any(axis=0)
+    left_out = (shared[flags] > 0.5 * found_area[None, :]).any(axis=0)
     union = known_area[:, None] + found_area[None, :] - shared
-    hit = (union > 0) & (shared > iou * union)
+    hit = (union > 0) & (shared > 0.5 * union)
     return Overlaps(hit, left_out, np.flatnonzero(~flags).tolist())
 
 

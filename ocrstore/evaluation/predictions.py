@@ -220,13 +220,13 @@ class Scores:
         self.name = Path(predictions.path).name
         self._store = store
         self.numbers: dict[str, npt.NDArray[np.float64]] = {
-            name: np.full(len(store), np.nan)
-            for name in ("hmean", "precision", "recall", "hits", "misses", "false_alarms")
+            name: np.full(len(store), np.nan) for name in PictureScore(0, 0, 0).to_json()
         }
         totals = np.zeros(3, np.int64)
         for done, row in enumerate(sorted(predictions.boxes), start=1):
             score = self.pairing(row).score
-            self._note(row, score)
+            for name, value in score.to_json().items():
+                self.numbers[name][row] = value
             totals += (score.matched, score.truths, score.detections)
             if progress is not None:
                 progress(done, len(predictions.boxes))
@@ -260,18 +260,6 @@ class Scores:
             "recall": total.recall,
             "hmean": harmonic_mean(total.precision, total.recall),
         }
-
-    def _note(self, row: int, score: PictureScore) -> None:
-        values = {
-            "hmean": score.hmean,
-            "precision": score.precision,
-            "recall": score.recall,
-            "hits": score.matched,
-            "misses": score.truths - score.matched,
-            "false_alarms": score.detections - score.matched,
-        }
-        for name, value in values.items():
-            self.numbers[name][row] = value
 
 
 def read_truths(store: Store, row: int) -> Annotation:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import WriteError
 from ocrstore.evaluation.cleval import CharacterScore, score_characters
 from ocrstore.evaluation.icdar2015 import Figures, PictureScore, over_pictures, pair
 from ocrstore.geometry import transform_points
@@ -92,19 +91,10 @@ class Results:
 
     def write_table(self, path: str | Path) -> None:
         """Write a CSV file with a row for each picture, the worst first."""
-        target = Path(path)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with (
-                replaced(target) as partial,
-                partial.open("w", newline="", encoding="utf-8") as file,
-            ):
-                writer = csv.writer(file)
-                writer.writerow(
-                    ["picture", "matched", "truths", "detections", "precision", "recall", "hmean"]
-                )
-                for key, score in self.worst_first:
-                    figures = [f"{x:.4f}" for x in (score.precision, score.recall, score.hmean)]
-                    writer.writerow([key, score.matched, score.truths, score.detections, *figures])
-        except OSError as exc:
-            raise WriteError(f"{target}: {exc.strerror or exc}") from exc
+        names = ["picture", "matched", "truths", "detections", "precision", "recall", "hmean"]
+        with replaced(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(names)
+            for key, score in self.worst_first:
+                figures = [f"{x:.4f}" for x in (score.precision, score.recall, score.hmean)]
+                writer.writerow([key, score.matched, score.truths, score.detections, *figures])

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.annotation import AnnotationReader
+from ocrstore.annotation import AnnotationReader, require_polygons
 from ocrstore.evaluation.postprocess import PostParams, detect_one, params_for
 from ocrstore.evaluation.results import Results
 from ocrstore.geometry import transform_points
@@ -39,6 +39,7 @@ def upper_bound(
     Returns:
         The results of the pictures that were not left out.
     """
+    require_polygons(store, "compare with")
     found_view = find_view(store, view, needs=("prob_map", "inverse_matrix"))
     columns = found_view.columns
     params = params or params_for(found_view.recipe)

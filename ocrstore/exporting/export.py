@@ -22,7 +22,13 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from ocrstore.errors import SchemaError, StoreExistsError, UnknownSampleError, WriteError
+from ocrstore.errors import (
+    SchemaError,
+    StoreExistsError,
+    UnknownSampleError,
+    WriteError,
+    cannot_write,
+)
 from ocrstore.exporting import folders, index_file, shards
 from ocrstore.exporting.parts import Format, Request
 from ocrstore.keys import shown
@@ -106,7 +112,7 @@ def export(
             try:
                 resumed = _write(writer, target, _describe(writer, to, given), progress)
             except OSError as exc:
-                raise WriteError(f"{target}: cannot be written: {exc}.") from exc
+                raise cannot_write(str(target), exc) from exc
             result = Exported(str(out), len(rows), resumed, writer.notes)
         else:
             index_file.write_index(opened, target, format=to, rows=rows, columns=columns)
@@ -134,10 +140,13 @@ def _select(store: Store, keys: Collection[str] | None, where: str | None) -> li
 
 
 def _fulfilling(store: Store, condition: str) -> list[int]:
-    from ocrstore.viewer.fields import read_fields
-    from ocrstore.viewer.query import Filter, FilterError
+    import pyarrow as pa
 
-    with Filter(read_fields(store, {}).table()) as samples:
+    from ocrstore.viewer.query import Filter, FilterError
+    from ocrstore.viewer.samples import read_fields
+
+    fields = read_fields(store, {})
+    with Filter(pa.table({name: field.values for name, field in fields.items()})) as samples:
         if not samples.is_sql(condition):
             raise FilterError(f"{condition!r} is not a SQL condition such as polygons_count > 0")
         rows: list[int] = samples.rows(condition).tolist()
@@ -195,9 +204,7 @@ def _write(
     with ThreadPoolExecutor(usable_cpus()) as pool:
         samples = counted(_ahead(pool, writer.encode, (row for part in left for row in part.rows)))
         for part in left:
-            path = work / part.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replaced(path) as partial:
+            with replaced(work / part.name) as partial:
                 writer.write(partial, islice(samples, len(part.rows)))
     writer.finish(work)
     _publish(work, target)

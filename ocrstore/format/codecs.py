@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cramjam
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 
 if TYPE_CHECKING:
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 _Bytes = npt.NDArray[np.uint8]
 _ZSTD_LEVEL = 3
+ROW_LIMIT = "OCRSTORE_MAX_ROW_NBYTES"
+"""The environment variable for how many bytes a compressed row may decode to."""
+_LZ4_MAX_RATIO = 255
+"""A stored byte of LZ4 stands for at most this many."""
 
 
 class Codec(NamedTuple):
@@ -23,8 +29,13 @@ class Codec(NamedTuple):
 
     encode: Callable[[_Bytes], _Bytes] | None
     """Encodes an array's bytes; None if rows are given encoded (`Encoded`)."""
-    decode: Callable[[memoryview, int], _Bytes] | None
-    """Decodes to exactly this many bytes; None if rows are used in place, or decoded elsewhere."""
+    decode_into: Callable[[memoryview, memoryview], int] | None = None
+    """Decodes into memory, without the GIL, and returns the number of bytes; None if rows are used
+    in place, or decoded elsewhere."""
+    check: Callable[[memoryview, int], None] = lambda _data, _nbytes: None
+    """Raises ValueError if a row cannot decode to this many bytes, before they are allocated."""
+    feature: str | None = None
+    """What a store with such a column requires of its readers (FORMAT.md 14)."""
 
 
 # Arrow is imported where it is used: recipes need only the names, and so do workers of a build
@@ -37,14 +48,10 @@ def _zstd_encode(data: _Bytes) -> _Bytes:
     return np.frombuffer(codec.compress(pa.py_buffer(data)), np.uint8)
 
 
-def _zstd_decode(data: memoryview, nbytes: int) -> _Bytes:
-    import pyarrow as pa
-
+def _zstd_check(data: memoryview, nbytes: int) -> None:
     declared = _zstd_nbytes(data)
     if declared not in (None, nbytes):
         raise ValueError(f"{nbytes} bytes expected, its frames declare {declared}")
-    buffer = pa.Codec("zstd").decompress(pa.py_buffer(data), decompressed_size=nbytes)
-    return np.frombuffer(buffer, np.uint8)
 
 
 def _zstd_nbytes(data: memoryview) -> int | None:
@@ -85,31 +92,37 @@ def _lz4_encode(data: _Bytes) -> _Bytes:
     return np.frombuffer(pa.Codec("lz4").compress(pa.py_buffer(data)), np.uint8)
 
 
-def _lz4_decode(data: memoryview, nbytes: int) -> _Bytes:
-    import pyarrow as pa
-
+def _lz4_check(data: memoryview, nbytes: int) -> None:
     if len(data) > 14 and data[4] & 8:  # the frame's header has the size
         declared = int.from_bytes(data[6:14], "little")
         if declared != nbytes:
             raise ValueError(f"{nbytes} bytes expected, its frame declares {declared}")
-    # a stream, because Codec.decompress() of lz4 does not report a frame that is too short
-    decoded = np.empty(nbytes, np.uint8)
-    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "lz4") as stream:
-        found = stream.readinto(decoded)
-        if found != nbytes or stream.read(1):
-            raise ValueError(
-                f"{nbytes} bytes expected, {'more' if found == nbytes else found} found"
-            )
-    return decoded
+
+
+def _lz4block_encode(data: _Bytes) -> _Bytes:
+    return np.frombuffer(bytes(cramjam.lz4.compress_block(data.data, store_size=False)), np.uint8)
+
+
+def _lz4block_decode_into(data: memoryview, out: memoryview) -> int:
+    return cramjam.lz4.decompress_block_into(data, out, output_len=out.nbytes)
+
+
+def _lz4block_check(data: memoryview, nbytes: int) -> None:
+    if nbytes > _LZ4_MAX_RATIO * len(data):
+        raise ValueError(f"{nbytes} bytes expected, {len(data)} stored bytes cannot hold as many")
 
 
 CODECS = {
-    "raw": Codec(lambda data: data, None),
-    "zstd": Codec(_zstd_encode, _zstd_decode),
-    "lz4": Codec(_lz4_encode, _lz4_decode),
-    "jpeg": Codec(None, None),  # the source's own bytes; store.py has them decoded to a picture
+    "raw": Codec(lambda data: data),
+    "zstd": Codec(_zstd_encode, cramjam.zstd.decompress_into, _zstd_check),
+    "lz4": Codec(_lz4_encode, cramjam.lz4.decompress_into, _lz4_check),
+    "lz4block": Codec(_lz4block_encode, _lz4block_decode_into, _lz4block_check, "lz4block"),
+    "jpeg": Codec(None),  # the source's own bytes; store.py has them decoded to a picture
 }
 """All codecs, by the name they have in the manifest."""
+
+KNOWN_FEATURES = frozenset(codec.feature for codec in CODECS.values() if codec.feature)
+"""Required features this version understands; a store that needs any other is refused."""
 
 
 def encode_row(column: Column, array: npt.NDArray[Any]) -> _Bytes:
@@ -120,13 +133,22 @@ def encode_row(column: Column, array: npt.NDArray[Any]) -> _Bytes:
     return encode(array.reshape(-1).view(np.uint8))
 
 
-def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, where: str) -> None:
+def row_limit(given: int | None = None) -> int:
+    """Return how many bytes a row may decode to: `given`, else the environment's, else 600 MB."""
+    text = os.environ.get(ROW_LIMIT, str(DEFAULT_MAX_ROW_NBYTES))
+    if given is None and not text.isdecimal():
+        raise SchemaError(f"{ROW_LIMIT}={text!r}: expected a number of bytes")
+    return int(text) if given is None else given
+
+
+def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, where: object) -> None:
     """Raise DecodeError if a row of this shape has more bytes, before anything is allocated."""
     nbytes = column.nbytes_of(shape)
     if nbytes > limit:
         raise DecodeError(
             f"{where}: decodes to {nbytes} bytes, shape {shape}; the limit is {limit}. If you "
-            f"trust the store: ocrstore.open(path, max_row_nbytes={nbytes})"
+            f"trust the store, set {ROW_LIMIT}={nbytes} in the environment, or pass "
+            f"max_row_nbytes={nbytes} to ocrstore.open or OCRStoreDataset"
         )
 
 
@@ -135,30 +157,58 @@ def decode_row(
     data: memoryview,
     shape: tuple[int, ...],
     *,
-    where: str,
-    limit: int = DEFAULT_MAX_ROW_NBYTES,
+    where: object,
+    limit: int | None = None,
+    empty: Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]] = np.empty,
 ) -> npt.NDArray[Any]:
-    """Decode a compressed row into a new, read-only array.
+    """Decode a compressed row into an array from `empty`.
 
     Raises:
-        DecodeError: It has more than `limit` bytes; FORMAT.md 5.4.
+        DecodeError: It has more than `limit` bytes (None: `row_limit()`); FORMAT.md 5.4.
         CorruptStoreError: It does not decode to exactly the bytes of its shape.
     """
-    import pyarrow as pa
-
-    decode = CODECS[column.codec].decode
-    if decode is None:
-        raise TypeError(f"rows of a {column.codec} column are not compressed")
-    check_row_nbytes(column, shape, limit, where=where)
+    check_row_nbytes(column, shape, row_limit(limit), where=where)
     nbytes = column.nbytes_of(shape)
     try:
-        # FORMAT.md 5.4: the stored bytes of an empty array do not count
-        decoded = decode(data, nbytes) if nbytes else np.empty(0, np.uint8)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as exc:
-        raise CorruptStoreError(
-            f"{where}: its {column.codec} bytes cannot be decoded to shape {shape} ({exc}). Run "
-            "`ocrstore verify`; restore the file from a copy or build it again."
-        ) from exc
-    array: npt.NDArray[Any] = decoded.view(column.numpy_dtype).reshape(shape)
-    array.flags.writeable = False  # Arrow's buffers are writable
+        if nbytes:
+            CODECS[column.codec].check(data, nbytes)
+        array = empty(shape, column.numpy_dtype)
+    except (ValueError, MemoryError) as exc:
+        raise _undecodable(column, shape, where, exc) from exc
+    decode_row_into(column, data, array, where=where)
     return array
+
+
+def decode_row_into(
+    column: Column, data: memoryview, out: npt.NDArray[Any], *, where: object
+) -> None:
+    """Decode a compressed row into `out`, a C-contiguous array of its shape.
+
+    Releases the GIL, allocates nothing, and writes nothing outside of `out`. After an error the
+    content of `out` is undefined.
+
+    Raises:
+        CorruptStoreError: It does not decode to exactly the bytes of `out`.
+    """
+    decode_into = CODECS[column.codec].decode_into
+    if decode_into is None:
+        raise TypeError(f"rows of a {column.codec} column are not compressed")
+    if not out.flags.c_contiguous:
+        raise ValueError("rows are decoded into C-contiguous memory only")
+    if not out.nbytes:
+        return  # FORMAT.md 5.4: the stored bytes of an empty array do not count
+    try:
+        found = decode_into(data, out.reshape(-1).view(np.uint8).data)
+        if found != out.nbytes:
+            raise ValueError(f"{out.nbytes} bytes expected, {found} found")
+    except (cramjam.DecompressionError, ValueError, MemoryError) as exc:
+        raise _undecodable(column, out.shape, where, exc) from exc
+
+
+def _undecodable(
+    column: Column, shape: tuple[int, ...], where: object, exc: Exception
+) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"{where}: its {column.codec} bytes cannot be decoded to shape {shape} ({exc}). Run "
+        "`ocrstore verify`; restore the file from a copy or build it again."
+    )

@@ -75,6 +75,11 @@ class Column:
         return self.codec == "raw"
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether rows are decoded into memory of their shape."""
+        return CODECS[self.codec].decode_into is not None
+
+    @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The stored dtype: little-endian."""
         return np.dtype(self.dtype).newbyteorder("<")

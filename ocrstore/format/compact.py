@@ -34,7 +34,10 @@ def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     """Copy the newest generation into a new file without dead space, and rename it over the store.
 
     Older generations and unfinished work are dropped; the fingerprint stays. Processes that have
-    the old file open keep it.
+    the old file open keep it. Windows replaces no open file: close all readers first.
+
+    Raises:
+        WriteError: The new file cannot be written, or (Windows) the store is open somewhere.
     """
     target = Path(path).resolve()  # replace the file, not a symbolic link to it
     take_snapshot(target)
@@ -47,7 +50,7 @@ def compact(path: str | os.PathLike[str], *, progress: Progress | None = None) -
             shutil.copymode(target, partial)
             rename_into_place(partial, target, locks=locks)
         except BaseException as exc:
-            partial.unlink(missing_ok=True)
+            locks[-1].remove_file()
             if isinstance(exc, OSError) and not isinstance(exc, OCRStoreError):
                 raise cannot_write(str(partial), exc) from exc
             raise

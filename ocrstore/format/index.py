@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,11 @@ class Index:
     def keys(self) -> list[str]:
         """The keys of all samples, in row order; a new list for every call."""
         return self.table["key"].to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The row of every key, in row order."""
+        return {key: row for row, key in enumerate(self.keys)}
 
     def key(self, row: int) -> str:
         """Return the key of one sample."""

@@ -9,11 +9,8 @@ import xxhash
 
 from ocrstore.errors import corrupt
 
-FORMAT_VERSION = (1, 0)
+FORMAT_VERSION = (1, 1)
 """(major, minor). A reader refuses another major; a newer minor only adds what may be ignored."""
-
-KNOWN_FEATURES: frozenset[str] = frozenset()
-"""Required features this version understands; a store that needs any other is refused."""
 
 PAGE_ALIGNMENT = 4096
 """Raw rows of at least this many bytes start on a multiple of it, counted from the file's start."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -160,7 +159,7 @@ class Journaled:
         self._environment.close()
         self._journal.close()
         if self._is_published or not self._groups:
-            remove_hidden(self._lock)
+            self._lock.remove_file()
 
 
 @dataclass(slots=True)
@@ -244,7 +243,7 @@ def _open_journaled(
         if journal is not None:
             journal.close()
         if partial.stat().st_size == 0 or (journal is not None and not groups):
-            remove_hidden(locks[-1])
+            locks[-1].remove_file()
         raise
     container = Journaled(environment, journal, locks[-1], groups=len(groups))
     return Change(base, container, locks, groups)
@@ -261,14 +260,6 @@ def _free_orphans(environment: Environment, base: Snapshot, *, keep: Iterable[by
     ]
     if orphans:
         environment.commit({}, deletes=orphans)
-
-
-def remove_hidden(lock: FileLock) -> None:
-    """Remove the locked hidden file; FileLock notices if another process was waiting for it."""
-    if sys.platform == "win32":  # an open file cannot be removed there
-        lock.release()
-    with suppress(OSError):  # if it stays, the next writer truncates it
-        lock.path.unlink(missing_ok=True)
 
 
 def drop_unfinished(path: str | os.PathLike[str], *, if_useless: bool = False) -> None:
@@ -289,7 +280,7 @@ def drop_unfinished(path: str | os.PathLike[str], *, if_useless: bool = False) -
         change = open_for_change(target) if target.exists() else None
         try:
             lock = FileLock(partial, create=False, store=target)
-            remove_hidden(lock)
+            lock.remove_file()
             lock.release()
         finally:
             if change is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
@@ -61,6 +62,13 @@ class FileLock:
                 _unlock(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def remove_file(self) -> None:
+        """Remove the locked file; a FileLock that waits for it notices that it is gone."""
+        if sys.platform == "win32":  # an open file cannot be removed there
+            self.release()
+        with suppress(OSError):  # if it stays, the next writer truncates it
+            self.path.unlink(missing_ok=True)
 
 
 _held: WeakSet[FileLock] = WeakSet()

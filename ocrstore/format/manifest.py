@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ocrstore.errors import UnsupportedFormatError, corrupt
+from ocrstore.format.codecs import CODECS, KNOWN_FEATURES
 from ocrstore.format.columns import Column
-from ocrstore.format.layout import FORMAT_VERSION, KNOWN_FEATURES, is_valid_name
+from ocrstore.format.layout import FORMAT_VERSION, is_valid_name
 
 MAX_MANIFEST_NBYTES = 64 * 2**20
 MAX_JSON_DEPTH = 64
@@ -27,14 +28,13 @@ class Manifest:
     fingerprint: str
     history: tuple[Mapping[str, Any], ...]
     metadata: Mapping[str, Any]
-    version: tuple[int, int] = FORMAT_VERSION
-    features: tuple[str, ...] = ()
+    version: tuple[int, int]
 
     def to_json(self) -> bytes:
         """Encode canonically: the same manifest always gives the same bytes."""
         record = {
             "format": {"major": self.version[0], "minor": self.version[1]},
-            "required_features": list(self.features),
+            "required_features": required_features(self.columns),
             "generation": self.generation,
             "samples": self.samples,
             "groups": self.groups,
@@ -45,6 +45,17 @@ class Manifest:
             "metadata": dict(self.metadata),
         }
         return encode_json(record)
+
+
+def required_features(columns: Mapping[str, Column]) -> list[str]:
+    """Return what a reader must know to read these columns."""
+    found = {CODECS[column.codec].feature for column in columns.values()}
+    return sorted(feature for feature in found if feature)
+
+
+def needed_version(columns: Mapping[str, Column]) -> tuple[int, int]:
+    """Return the oldest format version that has all that these columns need (FORMAT.md 14)."""
+    return FORMAT_VERSION if required_features(columns) else (1, 0)
 
 
 def encode_json(record: object) -> bytes:
@@ -117,6 +128,10 @@ def parse_manifest(payload: bytes | memoryview, *, generation: int, where: str) 
     fingerprint = _field(record, "fingerprint", str, where)
     if len(fingerprint) != 64 or set(fingerprint) - set("0123456789abcdef"):
         raise corrupt(where, "the fingerprint is not 64 hexadecimal digits.")
+    columns = parse_columns(_field(record, "columns", list, where), where=where)
+    undeclared = set(required_features(columns)) - set(features)
+    if undeclared:
+        raise corrupt(where, f"its columns need the feature {min(undeclared)!r}, not declared.")
     history = _field(record, "history", list, where)
     if not all(isinstance(entry, dict) for entry in history):
         raise corrupt(where, "the history is not a list of objects.")
@@ -124,12 +139,11 @@ def parse_manifest(payload: bytes | memoryview, *, generation: int, where: str) 
         generation=numbers[0],
         samples=numbers[1],
         groups=numbers[2],
-        columns=parse_columns(_field(record, "columns", list, where), where=where),
+        columns=columns,
         fingerprint=fingerprint,
         history=tuple(history),
         metadata=_field(record, "metadata", dict, where),
         version=version,
-        features=tuple(features),
     )
 
 

@@ -7,6 +7,7 @@ import mmap
 import os
 import stat
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,19 +99,25 @@ class MappedFile:
         """Return a read-only array at a file offset, without a copy; numpy checks the bounds."""
         return np.ndarray(shape, dtype, self._bytes, offset, strides)
 
-    def resident_nbytes(self) -> int | None:
-        """Return how many bytes are in the page cache; None if the system does not report it."""
+    def resident_nbytes(self, parts: Iterable[tuple[int, int]] | None = None) -> int | None:
+        """Return how many bytes are in the page cache; None if the system does not report it.
+
+        Args:
+            parts: (offset, nbytes) of each part that is asked about; the whole file by default.
+        """
         mincore = _mincore()
         if mincore is None:
             return None
-        resident = 0
-        for start in range(0, self.nbytes, _MINCORE_NBYTES):
-            nbytes = min(_MINCORE_NBYTES, self.nbytes - start)
-            flags = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
-            if mincore(self.address + start, nbytes, flags.ctypes.data) != 0:
-                return None
-            resident += int(np.count_nonzero(flags & 1)) * mmap.PAGESIZE
-        return min(resident, self.nbytes)
+        resident = total = 0
+        for offset, part in ((0, self.nbytes),) if parts is None else parts:
+            total += part
+            for start in range(offset - offset % mmap.PAGESIZE, offset + part, _MINCORE_NBYTES):
+                nbytes = min(_MINCORE_NBYTES, offset + part - start)
+                flags = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
+                if mincore(self.address + start, nbytes, flags.ctypes.data) != 0:
+                    return None
+                resident += int(np.count_nonzero(flags & 1)) * mmap.PAGESIZE
+        return min(resident, total)
 
     def has_grown(self) -> bool:
         """Return whether the file is larger now than when it was mapped."""

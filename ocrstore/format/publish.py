@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import sys
@@ -25,7 +26,6 @@ from ocrstore.format.columns import Column
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, serialize
 from ocrstore.format.layout import (
-    FORMAT_VERSION,
     INDEX_MAGIC,
     INDEX_PREFIX,
     MANIFEST_MAGIC,
@@ -41,9 +41,12 @@ from ocrstore.format.manifest import (
     Manifest,
     encode_json,
     json_depth_fits,
+    needed_version,
 )
 from ocrstore.format.row_groups import Container
 from ocrstore.version import __version__
+
+_log = logging.getLogger(__name__)
 
 
 class Publisher(ABC):
@@ -126,7 +129,7 @@ def publish_generation(
         fingerprint=fingerprint(index),
         history=tuple(history),
         metadata=metadata,
-        version=FORMAT_VERSION,
+        version=needed_version(columns),
     )
     described = manifest.to_json()
     if len(described) > MAX_MANIFEST_NBYTES:
@@ -149,6 +152,7 @@ def publish_generation(
         },
         deletes=deletes,
     )
+    _log.info("published generation %d: %d samples", generation, manifest.samples)
     return manifest
 
 
@@ -182,13 +186,23 @@ def check_target(target: Path, *, overwrite: bool) -> None:
 
 
 def rename_into_place(partial: Path, target: Path, *, locks: Iterable[FileLock]) -> None:
-    """Rename the hidden file, which is synced, over the target; open readers keep the old file."""
-    if sys.platform == "win32":  # an open file cannot be renamed there
+    """Rename the hidden file, which is synced, over the target; open readers keep the old file.
+
+    Windows neither renames an open file nor replaces one: locks are let go of, and a reader of the
+    target is an error.
+    """
+    if sys.platform == "win32":
         for lock in locks:
             lock.release()
     try:
         partial.replace(target)
     except OSError as exc:
+        if sys.platform == "win32" and isinstance(exc, PermissionError):
+            raise WriteError(
+                f"{target}: cannot be replaced, because a process has it open and Windows does not "
+                "replace open files. Close the trainings, viewers and Store objects that read it, "
+                "then do the same again; the old store is unchanged."
+            ) from exc
         raise cannot_write(str(target), exc) from exc
     if sys.platform != "win32":  # a directory cannot be synced there
         _sync_directory(target)

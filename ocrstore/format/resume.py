@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -227,14 +227,7 @@ class Unfinished:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object, without the token."""
-        return {
-            "path": self.path,
-            "in_place": self.in_place,
-            "columns": list(self.columns),
-            "samples": self.samples,
-            "nbytes": self.nbytes,
-            "obstacle": self.obstacle,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "token"}
 
 
 def find_unfinished(path: str | os.PathLike[str]) -> Unfinished | None:

@@ -154,6 +154,10 @@ Arrays = Mapping[str, "npt.ArrayLike | Encoded"]
 
 def check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
     """Raise SchemaError for a column that cannot be stored."""
+    if not isinstance(columns, Mapping):
+        raise SchemaError(
+            f"columns={columns!r}: expected a mapping of names to ocrstore.Column(...)."
+        )
     for name, column in columns.items():
         if not is_valid_name(name):
             raise SchemaError(

@@ -167,7 +167,7 @@ class Writer(Publisher):
         try:
             self._container.close()
             if self._partial is not None and self._token is None:
-                self._partial.unlink(missing_ok=True)
+                self._locks[0].remove_file()  # `create` locks the hidden file first
         finally:
             self._release()
 
@@ -267,6 +267,7 @@ class Writer(Publisher):
     def _release(self) -> None:
         for lock in self._locks:
             lock.release()
+        self._base = None  # Windows does not replace a file while it is mapped
         self._open = False
 
 
@@ -292,7 +293,7 @@ def create(
         columns: The arrays that every sample has, by name.
         attributes: An Arrow schema, or names with Arrow types; inferred if not given.
         metadata: JSON for the manifest.
-        overwrite: Replace a store that exists.
+        overwrite: Replace a store that exists; on Windows nobody may have it open.
         resume: A name for the work, any str that changes when the work does. An interrupted run is
             continued by the next one with the same name, columns and path; `writer.keys` lists
             what is already written.
@@ -334,7 +335,7 @@ def create(
         with suppress(OSError):
             # keep the unfinished work of others, unless it is truncated already
             if (resume is None and container is not None) or partial.stat().st_size == 0:
-                partial.unlink()
+                locks[0].remove_file()
         for lock in locks:
             lock.release()
         raise

@@ -166,7 +166,8 @@ def _compare_attributes(
             found.append(ColumnDifference(name, "attribute", state, 0))
             continue
         kinds = (before.field(name).type, after.field(name).type)
-        a, b = one.index[name].take(pa.array(mine)), other.index[name].take(pa.array(theirs))
+        tables = one.snapshot.index.table, other.snapshot.index.table
+        a, b = tables[0][name].take(pa.array(mine)), tables[1][name].take(pa.array(theirs))
         if kinds[0] == kinds[1] and a.equals(b):
             found.append(ColumnDifference(name, "attribute", "same", 0))
             continue

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ocrstore.annotation import AnnotationReader, Turned
 from ocrstore.format.columns import Column
 from ocrstore.format.resume import Unfinished, find_unfinished
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
@@ -20,8 +21,7 @@ from ocrstore.inspection.source_status import (
 from ocrstore.metadata import readable_build
 from ocrstore.store import Store
 from ocrstore.verification import Integrity, check_headers
-from ocrstore.view_bound import ViewBound, recorded_bounds
-from ocrstore.views import StoredView, readable_views
+from ocrstore.views import StoredView, ViewBound, readable_views, recorded_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,8 @@ class Facts:
     views: tuple[StoredView, ...]
     polygons: Polygons | None
     """None if the store has no polygons attribute."""
+    turned: Mapping[str, Turned]
+    """Key -> what was done to the polygons of a picture with an EXIF rotation."""
     unreadable: tuple[str, ...]
     """What of the metadata is not as a build writes it, and was passed over."""
     bounds: Mapping[str, ViewBound]
@@ -128,12 +130,13 @@ class Facts:
                 self.summary.live_nbytes / self.summary.samples if self.summary.samples else None
             ),
             "polygons": None if self.polygons is None else asdict(self.polygons),
+            "turned": {key: turned._asdict() for key, turned in self.turned.items()},
             "upper_bounds": {name: asdict(bound) for name, bound in self.bounds.items()},
             "views": [view.to_json() for view in self.views],
             "unreadable": list(self.unreadable),
             "source": {
                 **self.source,
-                **(self.source_status.to_json() if self.source_status else {}),
+                **(asdict(self.source_status) if self.source_status else {}),
             },
             "decoders": dict(self.decoders),
             "problems": dict(self.problems),
@@ -155,6 +158,7 @@ def gather_facts(store: Store, *, source: Path | None = None, check_source: bool
         summary=summarize(store),
         views=views,
         polygons=_count_polygons(store, views),
+        turned=turned_pictures(store),
         unreadable=tuple(reason for reason in (no_views, no_build) if reason),
         bounds=recorded_bounds(store.metadata),
         source=build.get("source", {}),
@@ -164,6 +168,12 @@ def gather_facts(store: Store, *, source: Path | None = None, check_source: bool
         integrity=check_headers(store),
         unfinished=find_unfinished(store.path),
     )
+
+
+def turned_pictures(store: Store) -> dict[str, Turned]:
+    """Return the samples whose source had an EXIF rotation, by key."""
+    found = AnnotationReader(store, strict=False).turned()
+    return {store.keys[turned.row]: turned for turned in found}
 
 
 def _count_polygons(store: Store, views: tuple[StoredView, ...]) -> Polygons | None:
@@ -199,7 +209,7 @@ def summarize(store: Store) -> Summary:
         samples=len(store),
         fingerprint=store.fingerprint,
         columns=tuple(_summarize_column(store, name) for name in store.columns),
-        attributes={field.name: str(field.type) for field in snapshot.index.attributes},
+        attributes={field.name: str(field.type) for field in store.attribute_fields},
         history=tuple(dict(entry) for entry in store.history),
         resident_nbytes=snapshot.mapping.resident_nbytes(),
     )

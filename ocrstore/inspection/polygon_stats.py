@@ -27,8 +27,8 @@ class PolygonStats:
     width: Ints
     """Of each picture; 0 if unknown."""
     height: Ints
-    orientation: Ints
-    """EXIF orientation; 1 if unknown."""
+    source_orientation: Ints
+    """EXIF orientation of the source; 1 if unknown. All stored pixels are upright."""
     annotated: Bools
     counts: Ints
     """Number of polygons of each sample."""
@@ -75,7 +75,7 @@ def measure_polygons(store: Store) -> PolygonStats:
         samples=len(store),
         width=width,
         height=height,
-        orientation=orientation,
+        source_orientation=orientation,
         annotated=annotated.astype(np.bool_),
         counts=found.counts,
         owner=np.repeat(np.arange(len(store)), found.counts),

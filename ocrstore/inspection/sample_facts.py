@@ -107,7 +107,7 @@ def picture_of(store: Store, row: int) -> SamplePicture | None:
         except ImportError as exc:
             raise DecodeError(
                 f"{store.path}: column {name!r} keeps encoded pictures, and no decoder is "
-                f"installed ({exc.name}); pip install 'ocrstore[build]'"
+                f'installed ({exc.name}); pip install "ocrstore[build]"'
             ) from exc
         return SamplePicture(pixels, name, matrix)
     return None

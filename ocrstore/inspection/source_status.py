@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -44,10 +44,6 @@ class SourceStatus:
     gone: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     annotations_newer: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it in JSON types."""
-        return asdict(self)
 
     def in_words(self) -> str:
         """Say it in one sentence."""

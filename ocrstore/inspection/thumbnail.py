@@ -10,9 +10,9 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
+from ocrstore.schema import COUNTED, IGNORED
+
 Pixels = npt.NDArray[np.uint8]
-COUNTED, IGNORED = (0, 230, 118), (255, 82, 82)
-"""Colours of polygons that count and of those that are ignored."""
 
 
 def shrink(pixels: Pixels, height: int, width: int) -> Pixels:

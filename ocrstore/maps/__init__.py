@@ -22,11 +22,33 @@ Fills are those of OpenCV's `fillPoly`: even-odd, pixels on the contour included
 by the maximum in `prob_map`, `thresh_map` and `thresh_mask` and by the minimum in `prob_mask`, so
 that the order of the polygons makes no difference. Outside of every polygon the maps are 0 and
 `thresh_min`, the masks 1 and 0. Orientation and repeated points make no difference either.
+
+With `MapParams(rules="truncated")` the maps are those of training code that turns polygons into
+int32 first, for experiments that are under way:
+
+1. Each polygon is truncated to whole pixels; A is `cv2.contourArea` of that, L `cv2.arcLength`.
+2. None is ignored, by flag or by size, and there are no masks: both are 1 everywhere. A polygon
+   without area draws nothing.
+3. All parts that shrinking leaves are filled.
+4. The border is drawn in the whole bounding box of each dilated part, not only in its outline.
+   d is the smallest of the distances to the edges, and the distance to an edge is that to its line
+   within the circle over the edge, else that to the nearer end of the edge.
 """
 
 from __future__ import annotations
 
-from ocrstore.maps.drawing import ALGORITHM, MapParams, Maps, draw_maps
-from ocrstore.maps.outlines import MAX_COORDINATE, MAX_POINTS
+from ocrstore.errors import needs
 
-__all__ = ["ALGORITHM", "MAX_COORDINATE", "MAX_POINTS", "MapParams", "Maps", "draw_maps"]
+with needs("build"):
+    from ocrstore.maps.drawing import ALGORITHM, MapParams, Maps, dbnet_maps, draw_maps
+    from ocrstore.maps.outlines import MAX_COORDINATE, MAX_POINTS
+
+__all__ = [
+    "ALGORITHM",
+    "MAX_COORDINATE",
+    "MAX_POINTS",
+    "MapParams",
+    "Maps",
+    "dbnet_maps",
+    "draw_maps",
+]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +24,11 @@ from ocrstore.maps.outlines import (
     measure,
     shrink_and_dilate,
 )
+from ocrstore.maps.truncated import draw_truncated
 
 ALGORITHM = "db-maps/1"
 """Goes into fingerprints: changes whenever the same polygons could give other maps."""
+EXACT, TRUNCATED = "exact", "truncated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +39,15 @@ class MapParams:
     thresh_min: float = 0.3
     thresh_max: float = 0.7
     min_size: float = 8.0
-    """In pixels of the map: what is narrower or lower is ignored."""
+    """In pixels of the map: what is narrower or lower is ignored; 0 by the truncated rules."""
+    rules: str = EXACT
+    """`exact`, or `truncated` for the targets of training code that truncates polygons first."""
 
     def __post_init__(self) -> None:
+        if self.rules not in (EXACT, TRUNCATED):
+            raise SchemaError(f"maps: unknown rules {self.rules!r}; known: {EXACT}, {TRUNCATED}")
+        if self.rules == TRUNCATED:
+            object.__setattr__(self, "min_size", 0.0)
         if not 0 <= self.shrink_ratio < 1:
             raise SchemaError(f"shrink_ratio is {self.shrink_ratio}; expected 0 <= ratio < 1")
         if not 0 <= self.thresh_min < self.thresh_max <= 1:
@@ -47,6 +57,11 @@ class MapParams:
             )
         if not 0 <= self.min_size < float("inf"):
             raise SchemaError(f"min_size is {self.min_size}; expected pixels, 0 or more")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; `rules` only if they are not the usual ones, for old fingerprints."""
+        fields = dataclasses.asdict(self)
+        return {k: v for k, v in fields.items() if (k, v) != ("rules", EXACT)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,10 +108,26 @@ def draw_maps(
         raise SchemaError(f"maps of {width}x{height} pixels cannot be drawn; expected at least 1x1")
     groups = measure(polygons)  # checked before anything is allocated
     maps = _blank(height, width, params)
+    if params.rules == TRUNCATED:
+        draw_truncated(maps, groups, params)
+        return maps
     flags = np.asarray(ignored, np.bool_)
     for outlines in groups:
         _draw(maps, outlines, flags[outlines.positions], params)
     return maps
+
+
+def dbnet_maps(
+    polygons: Sequence[npt.ArrayLike],
+    ignored: Sequence[bool] | npt.NDArray[np.bool_],
+    height: int,
+    width: int,
+    *,
+    params: MapParams = _DBNET,
+) -> dict[str, npt.NDArray[Any]]:
+    """Draw DBNet's targets, as any target function does: the arrays of `draw_maps` by name."""
+    maps = draw_maps(polygons, ignored, height, width, params=params)
+    return {field.name: getattr(maps, field.name) for field in dataclasses.fields(Maps)}
 
 
 def _blank(height: int, width: int, params: MapParams) -> Maps:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ocrstore.errors import OCRStoreError, WriteError
+from ocrstore.errors import needs
 from ocrstore.inspection.facts import gather_facts
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
 from ocrstore.inspection.source_status import build_problems
 from ocrstore.store import Store
-from ocrstore.whole_file import replaced
+from ocrstore.whole_file import write_whole
 
 __all__ = ["make_report", "write_report"]
 
@@ -33,12 +33,8 @@ def make_report(
         predictions: Boxes of a detector, as `evaluation.predictions.read_predictions` takes them:
             the sheet shows them, and begins with the pictures of the lowest H-mean.
     """
-    try:
+    with needs("build"):
         import cv2  # noqa: F401  # to say what to install
-    except ImportError as exc:
-        raise OCRStoreError(
-            "a report needs OpenCV for its pictures: pip install 'ocrstore[build]'"
-        ) from exc
     from ocrstore.report import page as pages
     from ocrstore.report.contact_sheet import choose_varied, contact_sheet
     from ocrstore.report.distributions import Limit, distributions
@@ -80,6 +76,10 @@ def make_report(
         ),
         ("columns", "Columns", pages.columns_section(facts)),
     ]
+    if facts.turned:
+        turned = list(facts.turned.values())
+        content = pages.turned_section(store, turned, shown=suspects)
+        sections.insert(3, ("turned", f"EXIF rotations ({len(turned):,})", content))
     name = Path(facts.summary.path).name
     return pages.page(f"{name}: a report", sections, pages.lead_in(facts))
 
@@ -89,9 +89,5 @@ def write_report(
 ) -> int:
     """Write the report to a file atomically; return its size in bytes."""
     data = make_report(store, samples=samples, predictions=predictions).encode()
-    try:
-        with replaced(out) as partial:
-            partial.write_bytes(data)
-    except OSError as exc:
-        raise WriteError(f"{out}: the report cannot be written: {exc.strerror}") from exc
+    write_whole(out, data)
     return len(data)

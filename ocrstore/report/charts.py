@@ -46,9 +46,9 @@ def tag(name: str, /, *children: Any, **attributes: object) -> Markup:
     return Markup(f"<{name}{written}>{join(children)}</{name}>")
 
 
-def join(children: Iterable[Any], *, between: str = "") -> Markup:
+def join(children: Iterable[Any]) -> Markup:
     """Concatenate children, leaving out None."""
-    return Markup(between.join(escape(child) for child in children if child is not None))
+    return Markup("".join(escape(child) for child in children if child is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +185,9 @@ def half_octaves(
 
     Bin i spans anchor * 2**((low + i) / 2) and on; the first and the last include what is beyond.
     """
-    counts = np.zeros(high - low, np.int64)
     edges = half_octave_edges(anchor, low, high)
-    found = np.searchsorted(edges, values[np.isfinite(values)], side="right") - 1
-    np.add.at(counts, np.clip(found, 0, high - low - 1), 1)
-    return counts
+    counted = np.clip(values[np.isfinite(values)], edges[0], edges[-1])
+    return np.histogram(counted, edges)[0]
 
 
 def half_octave_edges(anchor: float, low: int, high: int) -> npt.NDArray[np.float64]:

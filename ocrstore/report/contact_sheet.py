@@ -67,7 +67,7 @@ def _features(stats: PolygonStats) -> npt.NDArray[np.float64]:
             np.log2(1 + stats.counts),
             np.log2(1 + np.maximum(total, 0) / some),
             ignored / some,
-            (stats.orientation != 1).astype(np.float64),
+            (stats.source_orientation != 1).astype(np.float64),
         ],
         axis=1,
     )

@@ -276,12 +276,12 @@ def text_angles(stats: PolygonStats) -> Floats:
 
 
 def _orientations(stats: PolygonStats) -> Distribution:
-    values, counts = np.unique(stats.orientation, return_counts=True)
+    values, counts = np.unique(stats.source_orientation, return_counts=True)
     rows = [
         (_TURNS.get(int(value), f"{value}: unknown"), int(count), False)
         for value, count in zip(values, counts)
     ]
-    turned = int((stats.orientation != 1).sum())
+    turned = int((stats.source_orientation != 1).sum())
     sentence = (
         f"{turned:,} pictures ({percent(turned, stats.samples)}) were turned upright."
         if turned

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ocrstore.annotation import Turned
 from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.inspection.facts import Facts
 from ocrstore.inspection.sample_facts import sample_facts
@@ -88,10 +89,28 @@ def suspects_section(store: Store, suspects: Sequence[Suspect], *, shown: int) -
         tag("li", tag("b", f"{count:,}"), tag("span", SUSPICIONS[kind]))
         for kind, count in counts.items()
     ]
+    listed = [(suspect.row, suspect.reasons) for suspect in suspects]
+    return join([tag("ul", *kinds, class_="kinds"), _thumbnails(store, listed, shown=shown)])
+
+
+def turned_section(store: Store, turned: Sequence[Turned], *, shown: int) -> Markup:
+    """List the pictures with an EXIF rotation: a wrong frame is seen at once, and only by eye."""
+    listed = []
+    for one in turned:
+        reason = one.reason if one.frame else f"EXIF orientation {one.source_orientation}"
+        listed.append((one.row, [reason]))
+    return _thumbnails(store, listed, shown=shown)
+
+
+def _thumbnails(
+    store: Store, samples: Sequence[tuple[int, Sequence[str]]], *, shown: int
+) -> Markup:
+    """List rows with their polygons drawn over and some lines of text."""
     rows = []
-    for place, suspect in enumerate(suspects[:shown], start=1):
+    for place, (row, reasons) in enumerate(samples[:shown], start=1):
+        key = store.keys[row]
         try:
-            thumbnail = make_thumbnail(store, suspect.row, side=240)
+            thumbnail = make_thumbnail(store, row, side=240)
         except (CorruptStoreError, DecodeError, SchemaError):
             thumbnail = None  # the sheet, or `verify`, says why
         picture: Markup | str = ""
@@ -99,20 +118,15 @@ def suspects_section(store: Store, suspects: Sequence[Suspect], *, shown: int) -
             picture = tag(
                 "span",
                 tag("img", src=thumbnail.uri, alt="", loading="lazy"),
-                outlines(sample_facts(store, suspect.key), thumbnail),
+                outlines(sample_facts(store, key), thumbnail),
                 class_="frame",
                 style=f"--ratio:{thumbnail.width / thumbnail.height:.4f}",
             )
-        words = tag(
-            "div",
-            tag("b", tag("bdi", suspect.key)),
-            *(tag("span", reason) for reason in suspect.reasons),
-        )
+        words = tag("div", tag("b", tag("bdi", key)), *(tag("span", reason) for reason in reasons))
         rows.append(tag("li", tag("i", str(place)), picture, words))
-    more = len(suspects) - len(rows)
+    more = len(samples) - len(rows)
     return join(
         [
-            tag("ul", *kinds, class_="kinds"),
             tag("ol", *rows, class_="suspects"),
             tag("p", f"… and {more:,} more.", class_="note") if more > 0 else None,
         ]

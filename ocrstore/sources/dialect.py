@@ -92,6 +92,14 @@ class Dialect(ABC):
         Raise `UnusableAnnotationError` when the entry as a whole cannot be used.
         """
 
+    def frame(self, entry: Entry) -> str | None:
+        """Return `raw` or `upright` where an annotation says in which frame its polygons are.
+
+        It matters for pictures with an EXIF rotation; without it `--polygons-frame` decides.
+        """
+        del entry
+        return None
+
     def key(self, entry: Entry) -> str | None:
         """Return the sample's key if the annotation has one; by default the picture's name."""
         del entry

@@ -69,6 +69,16 @@ class Source:
         return tuple(picture.key for picture in self._pictures)
 
     @property
+    def paths(self) -> tuple[ReadableFile, ...]:
+        """Every picture's file, in the order of `keys`."""
+        return tuple(picture.path for picture in self._pictures)
+
+    @property
+    def has_annotations(self) -> bool:
+        """Whether any picture has an annotation."""
+        return bool(self._entries)
+
+    @property
     def attributes(self) -> Mapping[str, Mapping[str, Any]]:
         """The further values for the index that samples have, by key."""
         return self._attributes
@@ -94,11 +104,18 @@ class Source:
         return (self.at(row) for row in range(len(self)))
 
     def __getitem__(self, key: str) -> FoundSample:
+        return self.at(self._row(key))
+
+    def has_annotation(self, key: str) -> bool:
+        """Return whether there is an annotation of a picture, without reading it."""
+        return self._row(key) in self._entries
+
+    def _row(self, key: str) -> int:
         if self._rows is None:
             self._rows = {picture.key: row for row, picture in enumerate(self._pictures)}
         if key not in self._rows:
             raise UnknownSampleError(f"{self.description}: no picture has the key {key!r}")
-        return self.at(self._rows[key])
+        return self._rows[key]
 
     def at(self, row: int) -> FoundSample:
         """Read the annotation of the picture at a position in key order."""
@@ -129,7 +146,10 @@ class Source:
             what = f"{where}: {type(exc).__name__} in the dialect {self.dialect}: {exc}"
             unusable = Problem("dialect-failed", shown(what), key=key)
         else:
-            return FoundSample(key, picture.path, tuple(polygons), problems=tuple(found))
+            frame = self._dialect.frame(entry)
+            return FoundSample(
+                key, picture.path, tuple(polygons), problems=tuple(found), frame=frame
+            )
         return FoundSample(key, picture.path, annotated=False, problems=(unusable,))
 
 

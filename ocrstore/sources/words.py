@@ -50,6 +50,12 @@ class Words(Dialect):
                 language=word.get("language"),
             )
 
+    def frame(self, entry: Entry) -> str | None:
+        """Return the `polygons_frame` of a picture, if it has one."""
+        record = entry.record
+        said = record.get("polygons_frame") if isinstance(record, dict) else None
+        return said if said in ("raw", "upright") else None
+
 
 def _tags(value: object) -> list[str]:
     return [str(tag) for tag in value] if isinstance(value, list) else []

@@ -2,26 +2,34 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ocrstore.torch.batch import Batch, Sample
-from ocrstore.torch.dataset import OCRStoreDataset
+from ocrstore.errors import needs
+from ocrstore.packages import explain_imports
+
+with needs("torch"), explain_imports():
+    from ocrstore.torch.batch import Batch, Sample
+    from ocrstore.torch.dataset import OCRStoreDataset
 
 if TYPE_CHECKING:
-    from ocrstore.torch.datamodule import OCRDataModule
+    from ocrstore.torch.datamodule import LoadingStatistics, OCRDataModule
     from ocrstore.torch.prefetch import Prefetcher, PrefetchLoader
     from ocrstore.torch.samplers import ResumableSampler, WindowShuffleSampler, sampler_state
+    from ocrstore.torch.statistics import log_every_n
 
 # imported at first access: Lightning takes seconds to import, and workers need none of these
 _LAZY = {
+    "LoadingStatistics": "ocrstore.torch.datamodule",
     "OCRDataModule": "ocrstore.torch.datamodule",
     "PrefetchLoader": "ocrstore.torch.prefetch",
     "Prefetcher": "ocrstore.torch.prefetch",
     "ResumableSampler": "ocrstore.torch.samplers",
     "WindowShuffleSampler": "ocrstore.torch.samplers",
+    "log_every_n": "ocrstore.torch.statistics",
     "sampler_state": "ocrstore.torch.samplers",
 }
 
 __all__ = [
     "Batch",
+    "LoadingStatistics",
     "OCRDataModule",
     "OCRStoreDataset",
     "PrefetchLoader",
@@ -29,6 +37,7 @@ __all__ = [
     "ResumableSampler",
     "Sample",
     "WindowShuffleSampler",
+    "log_every_n",
     "sampler_state",
 ]
 
@@ -38,7 +47,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+    with needs("lightning"), explain_imports():
+        value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
     return value
 
 

@@ -23,11 +23,18 @@ ANNOTATIONS = (
     "image_filename",
     "raw_size",
     "orientation",
+    "source_orientation",
     "rows",
 )
 
 LISTS = ("polygons", "ignored", "texts", "image_filename")
 """Those that are lists in a batch; to make them takes longer than all tensors of the batch."""
+
+ON_ACCESS = ("image_path", "shape", "canonical_size", "annotated", "metadata")
+"""Further lists, for code that expects them: never made ahead, sent to a device or to another
+process unless they were accessed."""
+
+_IN_OTHER_KEYS = ("polygons", "ignored", "texts")
 
 
 def annotate(refs: RowRefs, name: str) -> Any:
@@ -37,9 +44,11 @@ def annotate(refs: RowRefs, name: str) -> Any:
     """
     if name == "rows":
         return torch.from_numpy(refs.dataset_rows.copy())
+    if name == "orientation":
+        return torch.ones(len(refs), dtype=torch.int64)  # every stored picture is upright
     for view in refs.views:
         view.check()
-    if name in ("raw_size", "orientation"):
+    if name in ("raw_size", "source_orientation"):
         names = ("width", "height") if name == "raw_size" else ("orientation",)
         found = _numbers(refs, *names)
         if found is not None:
@@ -52,11 +61,36 @@ def annotate(refs: RowRefs, name: str) -> Any:
         return [[bool(flag) for flag in flags] for flags in lists] if name == "ignored" else lists
     if name == "image_filename":
         return [view.key(row) for view, row in each]
+    if name in ON_ACCESS:
+        return [_further(view, row, name) for view, row in each]
     if name == "raw_size":
         sizes = [raw_size(view, row) for view, row in each]
         return torch.tensor(sizes, dtype=torch.int64).reshape(-1, 2)
-    values = [view.annotations.numbers("orientation", 1)[row] for view, row in each]
-    return torch.tensor(values, dtype=torch.int64).clamp(min=1)
+    values = [source_orientation(view, row) for view, row in each]
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def _further(view: StoreView, row: int, name: str) -> Any:
+    """Return one of `ON_ACCESS` of one sample."""
+    if name == "image_path":
+        return view.image_path(row)
+    if name == "annotated":
+        return is_annotated(view, row)
+    if name == "metadata":
+        attributes = view.store.attributes(row)
+        return {key: value for key, value in attributes.items() if key not in _IN_OTHER_KEYS}
+    width, height = raw_size(view, row)
+    return (height, width) if name == "shape" else (width, height)
+
+
+def is_annotated(view: StoreView, row: int) -> bool:
+    """Return whether the source has an annotation for a sample; an empty one is one, too."""
+    return bool(view.annotations.numbers("annotated", 1)[row])
+
+
+def source_orientation(view: StoreView, row: int) -> int:
+    """Return the EXIF orientation that the source picture of a sample had; 1 if unknown."""
+    return max(1, int(view.annotations.numbers("orientation", 1)[row]))
 
 
 def _numbers(refs: RowRefs, *names: str) -> torch.Tensor | None:
@@ -85,7 +119,12 @@ def polygons_in_view(view: StoreView, row: int) -> list[npt.NDArray[np.float32]]
     polygons = view.annotations.polygons(row)
     stored = view.stored_view
     column = INVERSE_MATRIX if stored is None else stored.columns.get(INVERSE_MATRIX)
-    if not polygons or column is None or column not in view.store or TENSOR not in view.columns:
+    if (
+        not polygons
+        or column is None
+        or column not in view.store.columns
+        or TENSOR not in view.columns
+    ):
         return polygons
     forward, _ = view_matrices(view.store, column, row)
     # all points in one product: a picture has many polygons of few points

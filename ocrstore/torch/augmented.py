@@ -1,6 +1,7 @@
 """Apply a transform to the pictures and polygons of a store, and draw the maps afterwards.
 
-A transform is an albumentations composition, or a callable that takes `image=` and `keypoints=`.
+A transform is a `BasicAugmentation`, an albumentations composition, or a callable that takes
+`image=` and `keypoints=`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,22 @@ import torch
 
 from ocrstore.annotation import Annotation
 from ocrstore.buffers import BufferPool
-from ocrstore.errors import OCRStoreError, SchemaError, StoreChangedError
+from ocrstore.errors import (
+    CorruptStoreError,
+    DecodeError,
+    OCRStoreError,
+    SchemaError,
+    StoreChangedError,
+)
+from ocrstore.keys import shown
 from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.stopwatch import lap
-from ocrstore.torch.annotations import polygons_in_view, raw_size
+from ocrstore.targets import TargetFunction, draw_targets
+from ocrstore.torch.annotations import polygons_in_view, raw_size, source_orientation
 from ocrstore.torch.collate import Computed
 from ocrstore.torch.memory.address_range import map_run
 from ocrstore.torch.memory.column_memory import best_strategy
+from ocrstore.torch.memory.float_rows import write_normalized
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
 from ocrstore.torch.store_view import StoreView
 
@@ -56,13 +66,21 @@ class AugmentedView:
         map_params: MapParams | None,
         *,
         fuse: bool = True,
+        targets: TargetFunction | None = None,
     ) -> None:
         self._view = view
         self._augment = Augmentation(transform, fuse=fuse, before_pixels=view.check)
         self._params = map_params
+        self._targets = targets
         self._maps = [name for name in view.columns if name in MAPS] or (
             list(MAPS) if view.ref.columns is None else []
         )
+        stored = None if view.stored_view is None else view.stored_view.recipe_json.get("targets")
+        if targets is None and stored is not None and view.ref.columns is None:
+            raise SchemaError(
+                f"{view.path}: the targets of its view are drawn by {shown(stored['function'])};"
+                " with transform= give that function as targets=, or choose the columns= to read"
+            )
         self._whole = IMAGE in view.store.columns
 
     @property
@@ -84,10 +102,10 @@ class AugmentedView:
             made = self._augment(picture, annotation, row=number)
             # a transform that does not write to the picture has drawn into memory of its own
             copied = _copy(made.image) if self._augment.writes else made.image
-            computed = Computed(image=copied)
+            computed = Computed(image=self._normalized(copied) if view.ref.normalize else copied)
             lap("annotations")
             computed.update(self._draw(made.image.shape, made.annotation))
-        except StoreChangedError:
+        except (CorruptStoreError, DecodeError, StoreChangedError):
             raise  # not the fault of the transform
         except Exception as exc:  # a transform may raise anything; OpenCV has its own exceptions
             where = f"{view.path}: sample {view.key(row)!r} (row {row})"
@@ -102,7 +120,8 @@ class AugmentedView:
         computed["texts"] = made.annotation.texts
         computed["image_filename"] = view.key(row)
         computed["raw_size"] = raw_size(view, row)
-        computed["orientation"] = max(1, int(view.annotations.numbers("orientation", 1)[row]))
+        computed["orientation"] = 1  # of the pixels that are handed out
+        computed["source_orientation"] = source_orientation(view, row)
         computed["row"] = number
         return computed
 
@@ -123,24 +142,38 @@ class AugmentedView:
             mapped = map_run(view.open_file(), layout, first)
             if mapped is not None:
                 return np.asarray(mapped[0])
-        return view.decoded(column, row)
+        return column.decoded(row)
+
+    def _normalized(self, image: AnyArray) -> AnyArray:
+        if image.dtype != np.uint8:
+            raise SchemaError(
+                f"normalize=True, and the transform returned a picture of {image.dtype}: expected"
+                " uint8. Take Normalize out of the transform, or leave out normalize=True."
+            )
+        target: AnyArray = _POOL.empty(image.shape, np.float32)
+        mean, std = self._view.mean_and_std
+        write_normalized([np.ascontiguousarray(image)], [target], mean=mean, std=std)
+        return target
 
     def _draw(self, shape: tuple[int, ...], annotation: Annotation) -> dict[str, Any]:
-        if not self._maps:
+        if not self._maps and self._targets is None:
             return {}
-        from ocrstore.maps import MAX_POINTS, draw_maps
+        from ocrstore.maps import MAX_POINTS, dbnet_maps
 
         # the build skips and reports the others, too
         drawable = [len(polygon) <= MAX_POINTS for polygon in annotation.polygons]
-        maps = draw_maps(
-            list(compress(annotation.polygons, drawable)),
-            list(compress(annotation.ignored, drawable)),
-            shape[0],
-            shape[1],
-            params=self._map_params(),
-        )
+        polygons = list(compress(annotation.polygons, drawable))
+        ignored = list(compress(annotation.ignored, drawable))
+        if self._targets is not None:
+            name = getattr(self._targets, "__qualname__", type(self._targets).__name__)
+            targets = draw_targets(self._targets, name, polygons, ignored, *shape[:2])
+            lap("map drawing")
+            return targets
+        maps = dbnet_maps(polygons, ignored, *shape[:2], params=self._map_params())
         lap("map drawing")
-        drawn = {name: getattr(maps, name) for name in self._maps}
+        drawn = {name: maps[name] for name in self._maps}
+        if self._view.ref.normalize:
+            return {name: array.astype(np.float32, copy=False) for name, array in drawn.items()}
         converted = {
             name: _to_float16(array) if array.dtype == np.float32 else array
             for name, array in drawn.items()
@@ -187,7 +220,8 @@ class Augmentation:
 
     An albumentations composition is given keypoint parameters if it has none. Its random numbers
     are seeded from torch's generator of this process, the sample's row and the rank, so they differ
-    between samples, workers, ranks and epochs, and repeat when torch is seeded the same.
+    between samples, workers, ranks and epochs, and repeat when torch is seeded the same. So are
+    those of any other transform that has an attribute `random_generator`, a numpy Generator.
     """
 
     def __init__(
@@ -207,19 +241,25 @@ class Augmentation:
                 to be read.
         """
         self.transform: Any = _with_keypoints(transform)
-        self.writes = True
+        self.writes: bool = getattr(self.transform, "writes", True)
         """Whether the transform may write to the picture that it is given."""
-        parts: list[Any] = []
-        if hasattr(self.transform, "set_random_seed"):
-            from ocrstore.augment import PlannedComposition, can_plan, random_parts
+        parts = [self.transform] if hasattr(self.transform, "random_generator") else []
+        if "keypoints" in getattr(self.transform, "processors", ()):
+            from ocrstore.augment import (
+                PlannedComposition,
+                SteppedComposition,
+                can_plan,
+                has_known_rules,
+            )
 
-            parts = random_parts(self.transform)
-            if "keypoints" in getattr(self.transform, "processors", ()):
+            if has_known_rules():
                 self.writes = not (fuse and can_plan(self.transform))
                 self.transform = PlannedComposition(
                     self.transform, fuse=not self.writes, before_pixels=before_pixels
                 )
-                parts = self.transform.parts
+            else:
+                self.transform = SteppedComposition(self.transform)
+            parts = self.transform.parts
         self._generators = PartGenerators(parts)
 
     def __call__(self, image: AnyArray, annotation: Annotation, *, row: int) -> Augmented:

@@ -7,17 +7,49 @@ may have been changed.
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+import numpy as np
 import torch
 
-from ocrstore.errors import UnknownColumnError
-from ocrstore.torch.annotations import ANNOTATIONS, LISTS, annotate
+from ocrstore.errors import OCRStoreError, UnknownColumnError
+from ocrstore.torch.annotations import ANNOTATIONS, LISTS, ON_ACCESS, annotate
 from ocrstore.torch.row_refs import Field, RowRefs
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    _Mapping = Mapping[str, Any]
+else:
+    _Mapping = object  # `Batch` is registered as one: it has all methods itself
 
 R = TypeVar("R", bound="Record")
 
-ON_HOST = ("inverse_matrix", "raw_size", "orientation", "rows")
+SampleTensor = Literal[
+    "image",
+    "prob_map",
+    "thresh_map",
+    "prob_mask",
+    "thresh_mask",
+    "inverse_matrix",
+    "raw_size",
+]
+BatchTensor = Literal[
+    "images",
+    "prob_maps",
+    "thresh_maps",
+    "prob_masks",
+    "thresh_masks",
+    "inverse_matrix",
+    "raw_size",
+    "orientation",
+    "source_orientation",
+    "rows",
+]
+"""The tensors of samples and batches, for type checkers. `images` is a list, though, where a store
+has whole pictures only: they differ in size."""
+
+ON_HOST = ("inverse_matrix", "raw_size", "orientation", "source_orientation", "rows")
 """Tensors that describe samples. They stay on the host, in their dtype: no kernel reads them, and
 a small copy from pageable memory behind the large ones makes the driver synchronise."""
 
@@ -41,13 +73,31 @@ class Record:
 
     A key that was deleted is kept in `_taken` as `_REMOVED`, else it would be read from the store
     again.
+
+    Args:
+        refs: The rows to read; None if all values are in `taken`, as those of a transform are.
+        taken: The values that were made already.
+        index: The rows that `ON_ACCESS` is read from if `refs` is None.
     """
 
-    __slots__ = ("_refs", "_taken")
+    __slots__ = ("_index", "_refs", "_taken")
 
-    def __init__(self, refs: RowRefs | None, taken: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        refs: RowRefs | None,
+        taken: dict[str, Any] | None = None,
+        index: RowRefs | None = None,
+    ) -> None:
         self._refs = refs
         self._taken: dict[str, Any] = {} if taken is None else taken
+        self._index = index if refs is None else refs
+
+    @classmethod
+    def of_values(cls: type[R], taken: dict[str, Any], index: RowRefs | None) -> R:
+        """Make one of computed values, as arrays if the data set was asked for them."""
+        if index is not None and index.as_numpy:
+            taken = {name: _each_tensor(value, _as_array) for name, value in taken.items()}
+        return cls(None, taken, index)
 
     def _field_name(self, field: Field) -> str:
         raise NotImplementedError
@@ -71,6 +121,9 @@ class Record:
                 names.pop(name, None)
             else:
                 names[name] = None
+        if self._index is not None:
+            further = (name for name in ON_ACCESS if self._taken.get(name) is not _REMOVED)
+            names.update(dict.fromkeys(further))
         return list(names)
 
     def _removed(self) -> dict[str, Any]:
@@ -83,18 +136,28 @@ class Record:
         return self._resolve(name) if value is _REMOVED else value
 
     def _resolve(self, name: str) -> Any:
+        if self._index is not None and name not in self._taken:
+            found = self._read(name)
+            if found is not None:
+                return _each_tensor(found, _as_array) if self._index.as_numpy else found
+        known_names = ", ".join(self._names())
+        raise UnknownColumnError(
+            f"no {name!r} in this {type(self).__name__.lower()}; it has {known_names}."
+        )
+
+    def _read(self, name: str) -> Any:
+        """Return a value of the store; None if there is no such key."""
         refs = self._refs
-        if refs is not None and name not in self._taken:
+        if refs is not None:
             for field in refs.fields:
                 if self._field_name(field) == name:
                     return self._take_field(refs, field)
             for known, mine in self._annotation_names().items():
                 if mine == name:
                     return self._take_annotation(refs, known)
-        known_names = ", ".join(self._names())
-        raise UnknownColumnError(
-            f"no {name!r} in this {type(self).__name__.lower()}; it has {known_names}."
-        )
+        if self._index is not None and name in ON_ACCESS:
+            return self._take_annotation(self._index, name)
+        return None
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._taken[name] = value
@@ -102,7 +165,7 @@ class Record:
     def __delitem__(self, name: str) -> None:
         if name not in self._names():
             self._resolve(name)  # raises, and lists the names
-        if self._refs is None:
+        if self._index is None:
             del self._taken[name]
         else:
             self._taken[name] = _REMOVED
@@ -161,28 +224,64 @@ class Record:
     def to(self: R, *args: Any, **kwargs: Any) -> R:
         """Return a copy with its tensors passed through `Tensor.to(...)`.
 
-        Those that describe samples (`ON_HOST`) are left as they are. Copies from page-locked memory
-        to CUDA and XPU are not waited for, unless `non_blocking=False` is given. Lists (polygons,
-        texts, ...) that were not accessed yet are still made at first access.
+        Those that describe samples (`ON_HOST`) are left as they are, and so are arrays. Copies
+        from page-locked memory to CUDA and XPU are not waited for, unless `non_blocking=False` is
+        given. Lists (polygons, texts, ...) that were not accessed yet are still made at first
+        access.
         """
         move = _mover(args, kwargs)
         moved: dict[str, Any] = {}
         for name in self._names():
             if not self._is_deferred(name):
                 moved[name] = self[name] if name in ON_HOST else _each_tensor(self[name], move)
-        return type(self)(self._refs, self._removed() | moved)
+        return type(self)(self._refs, self._removed() | moved, self._index)
 
     def _is_deferred(self, name: str) -> bool:
-        return self._refs is not None and name in LISTS and name not in self._taken
+        if name in self._taken:
+            return False
+        return name in ON_ACCESS or (self._refs is not None and name in LISTS)
 
     def __copy__(self: R) -> R:
-        return type(self)(self._refs, dict(self._taken))
+        return type(self)(self._refs, dict(self._taken), self._index)
+
+    def _state(self) -> tuple[Any, ...]:
+        """Return the arguments to make an equal one of."""
+        if self._refs is None and self._index is not None:
+            return None, self._taken, self._index
+        return self._refs, self._taken or None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._refs, self._taken or None)
+        return type(self), self._state()
+
+    def _title(self) -> str:
+        return type(self).__name__
+
+    def _outline(self, name: str) -> Any:
+        """Return what has the type, dtype and shape of a value that was not accessed yet."""
+        raise NotImplementedError
+
+    def _lines(self) -> list[tuple[str, str, str]]:
+        """Return name, dtype and shape of each value; no payload is read, no tensor is kept."""
+        from ocrstore.display import describe
+
+        lines = []
+        for name in self._names():
+            try:
+                value = self._taken[name] if name in self._taken else self._outline(name)
+                lines.append((name, *describe(value)))
+            except OCRStoreError as exc:
+                lines.append((name, "not readable", str(exc)))
+        return lines
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {', '.join(self._names())}>"
+        from ocrstore.display import as_text
+
+        return as_text(self._title(), self._lines())
+
+    def _repr_html_(self) -> str:
+        from ocrstore.display import as_html
+
+        return as_html(self._title(), self._lines())
 
 
 class Sample(Record):
@@ -192,6 +291,46 @@ class Sample(Record):
     """
 
     __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, name: SampleTensor) -> torch.Tensor: ...
+        @overload
+        def __getitem__(self, name: Literal["polygons"]) -> list[npt.NDArray[np.float32]]: ...
+        @overload
+        def __getitem__(self, name: Literal["ignored"]) -> list[bool]: ...
+        @overload
+        def __getitem__(self, name: Literal["texts"]) -> list[str | None]: ...
+        @overload
+        def __getitem__(self, name: Literal["image_filename"]) -> str: ...
+        @overload
+        def __getitem__(self, name: Literal["orientation", "row"]) -> int: ...
+        @overload
+        def __getitem__(self, name: str) -> Any: ...
+        def __getitem__(self, name: str) -> Any: ...
+
+    def _outline(self, name: str) -> Any:
+        refs = self._refs
+        for field in () if refs is None else refs.fields:
+            if refs is not None and field.singular == name:
+                ((view, row),) = refs.each()
+                column = view.column(field.column)
+                # memory that nobody writes to costs nothing
+                empty = np.empty((1, *column.shapes[row].tolist()), column.spec.numpy_dtype)
+                like = field.tensor(empty)[0]
+                dtype = refs.torch_dtype(field) or like.dtype
+                return torch.empty_like(like, dtype=dtype, device="meta")
+        return self._resolve(name)
+
+    def _repr_html_(self) -> str:
+        from ocrstore.display import as_html, picture_html
+
+        try:
+            picture = picture_html(self.copy())  # a copy: this sample stays a reference
+        except OCRStoreError:
+            picture = ""  # the table names what can be read
+        return as_html(self._title(), self._lines(), picture)
 
     def _field_name(self, field: Field) -> str:
         return field.singular
@@ -206,16 +345,18 @@ class Sample(Record):
 
     def _take_annotation(self, refs: RowRefs, name: str) -> Any:
         value = annotate(refs, name)[0]
-        return int(value) if name in ("rows", "orientation") else value
+        return int(value) if name in ("rows", "orientation", "source_orientation") else value
 
     def pin_memory(self) -> Sample:
         """Return the sample in page-locked memory; without an accelerator, the sample itself."""
         if not _has_accelerator():
             return self
         pinned = {
-            name: _each_tensor(value, torch.Tensor.pin_memory) for name, value in self.items()
+            name: _each_tensor(self[name], torch.Tensor.pin_memory)
+            for name in self
+            if not self._is_deferred(name) or name in LISTS
         }
-        return Sample(None, pinned)
+        return Sample(None, pinned, self._index)
 
     @property
     def is_reference(self) -> bool:
@@ -243,11 +384,23 @@ class _BatchRecord(Record):
     def _take_annotation(self, refs: RowRefs, name: str) -> Any:
         return annotate(refs, name)
 
+    def _title(self) -> str:
+        return f"{type(self).__name__} of {self.batch_size}"
+
+    def _outline(self, name: str) -> Any:
+        layout = self.layouts().get(name)
+        if layout is not None:
+            return layout
+        fields = () if self._refs is None else self._refs.fields
+        if self._is_deferred(name) or name in (field.plural for field in fields):
+            return [None] * self.batch_size  # a list, which takes long to make
+        return self._resolve(name)
+
     @property
     def batch_size(self) -> int:
         """Return the number of samples; `len()` is the number of keys, as of any mapping."""
-        if self._refs is not None:
-            return len(self._refs)
+        if self._index is not None:
+            return len(self._index)
         return len(next(iter(self._taken.values()))) if self._taken else 0
 
     def copy_into(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -325,7 +478,12 @@ class _BatchRecord(Record):
         return buffers
 
     def pin_memory(self) -> Batch:
-        """Return a copy in page-locked memory, in ordinary memory if there is no accelerator."""
+        """Return a copy in page-locked memory, in ordinary memory if there is no accelerator.
+
+        Arrays stay what they are: page-locked memory is for transfers of tensors.
+        """
+        if self._index is not None and self._index.as_numpy:
+            return Batch(*self._state())
         pinned = _has_accelerator()
         buffers = self.empty_buffers(pin_memory=pinned)
         sent = {name: buffer for name, buffer in buffers.items() if name not in ON_HOST}
@@ -336,16 +494,21 @@ class _BatchRecord(Record):
                 if pinned and isinstance(value, list):
                     value = _each_tensor(value, torch.Tensor.pin_memory)
                 filled[name] = value
-        return Batch(self._refs, self._removed() | filled)
+        return Batch(self._refs, self._removed() | filled, self._index)
 
 
-def _each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _each_tensor(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Apply a function to a tensor or to each tensor of a list; return anything else as it is."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list) and any(isinstance(item, torch.Tensor) for item in value):
         return [_each_tensor(item, change) for item in value]
     return value
+
+
+def _as_array(tensor: torch.Tensor) -> Any:
+    """Return a tensor of the host as an array that shares its memory."""
+    return tensor.numpy()
 
 
 def _mover(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -382,7 +545,7 @@ def _check_buffer(name: str, shape: tuple[int, ...], target: torch.Tensor) -> No
         )
 
 
-class Batch(_BatchRecord):
+class Batch(_BatchRecord, _Mapping):
     """Several samples, as a mapping: `batch["images"]`, `batch["polygons"]`, ...
 
     You own every tensor of a batch and may modify it in place: neither another batch nor the file
@@ -391,11 +554,32 @@ class Batch(_BatchRecord):
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, name: BatchTensor) -> torch.Tensor: ...
+        @overload
+        def __getitem__(self, name: Literal["whole_images"]) -> list[torch.Tensor]: ...
+        @overload
+        def __getitem__(self, name: Literal["polygons"]) -> list[list[npt.NDArray[np.float32]]]: ...
+        @overload
+        def __getitem__(self, name: Literal["ignored"]) -> list[list[bool]]: ...
+        @overload
+        def __getitem__(self, name: Literal["texts"]) -> list[list[str | None]]: ...
+        @overload
+        def __getitem__(self, name: Literal["image_filename"]) -> list[str]: ...
+        @overload
+        def __getitem__(self, name: str) -> Any: ...
+        def __getitem__(self, name: str) -> Any: ...
+
     def __init__(
-        self, refs: RowRefs | Mapping[str, Any] | None, taken: dict[str, Any] | None = None
+        self,
+        refs: RowRefs | Mapping[str, Any] | None,
+        taken: dict[str, Any] | None = None,
+        index: RowRefs | None = None,
     ) -> None:
         if refs is None or isinstance(refs, RowRefs):
-            super().__init__(refs, taken)
+            super().__init__(refs, taken, index)
         else:
             super().__init__(None, dict(refs))  # torch rebuilds a Mapping from a dict
 
@@ -412,4 +596,4 @@ class WorkerBatch(_BatchRecord):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Batch, (self._refs, self._taken or None)
+        return Batch, self._state()

@@ -16,6 +16,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ocrstore.errors import SchemaError
+from ocrstore.torch.annotations import ON_ACCESS
 from ocrstore.torch.batch import Batch, Sample, WorkerBatch
 from ocrstore.torch.memory.row_layout import AnyArray
 from ocrstore.torch.row_refs import Field, RowRefs, field_of, join
@@ -45,6 +46,9 @@ class SampleList(Sequence[Sample]):
 class Computed(dict[str, Any]):
     """A transformed sample: its arrays as they will be stacked (HWC, HW), and its annotations."""
 
+    index: RowRefs | None = None
+    """The sample's row, for what is read from the index on access."""
+
 
 class ComputedList(Sequence[Sample]):
     """The transformed samples of one batch, for any collation."""
@@ -71,7 +75,7 @@ def present_sample(computed: Computed) -> Sample:
             taken[name] = value
     if "raw_size" in taken:
         taken["raw_size"] = torch.tensor(taken["raw_size"], dtype=torch.int64)
-    return Sample(None, taken)
+    return Sample.of_values(taken, computed.index)
 
 
 def plural_of(name: str) -> str:
@@ -106,7 +110,10 @@ def make_batch(refs: RowRefs) -> Batch | WorkerBatch:
 def _as_computed(sample: Sample) -> Computed:
     """Return a sample with tensors of its own as arrays that can be stacked."""
     computed = Computed()
+    computed.index = sample._index
     for name in sample:
+        if name in ON_ACCESS:
+            continue
         value = sample[name]
         if isinstance(value, torch.Tensor) and value.ndim:
             value = _field(name).stored(value.detach()[None])[0].numpy()
@@ -148,7 +155,13 @@ def stack_computed(samples: Sequence[Computed]) -> Batch:
             if isinstance(value, np.ndarray)
             else _collate_values(name, values)
         )
-    return Batch(None, taken)
+    return Batch.of_values(taken, _index_of(samples))
+
+
+def _index_of(samples: Sequence[Computed]) -> RowRefs | None:
+    """Return the rows of all samples; None if one of them is not of a store."""
+    known = [sample.index for sample in samples if sample.index is not None]
+    return join(known) if known and len(known) == len(samples) else None
 
 
 def _field(name: str) -> Field:
@@ -172,7 +185,7 @@ class ComputedBatch:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # for any pickler but that of a worker's queue, which calls `_send`
-        return Batch, (None, stack_computed(self.samples)._taken)
+        return stack_computed(self.samples).__reduce__()
 
 
 def _send(batch: ComputedBatch) -> tuple[Any, ...]:
@@ -199,10 +212,12 @@ def _send(batch: ComputedBatch) -> tuple[Any, ...]:
         values = [sample[name] for sample in samples]
         others[name] = [_pack_polygons(v) for v in values] if name == "polygons" else values
     batch.samples = []  # the queue may keep the batch alive, and the next one needs the memory
-    return _receive, (ticket, placed, others)
+    return _receive, (ticket, placed, others, _index_of(samples))
 
 
-def _receive(ticket: Ticket, placed: dict[str, Placed], others: dict[str, Any]) -> Batch:
+def _receive(
+    ticket: Ticket, placed: dict[str, Placed], others: dict[str, Any], index: RowRefs | None
+) -> Batch:
     from ocrstore.shared_slots import receive
 
     memory = receive(ticket)
@@ -214,7 +229,7 @@ def _receive(ticket: Ticket, placed: dict[str, Placed], others: dict[str, Any]) 
             taken[name] = [_unpack_polygons(*packed) for packed in values]
         else:
             taken[plural_of(name)] = _collate_values(name, values)
-    return Batch(None, taken)
+    return Batch.of_values(taken, index)
 
 
 def _pack_polygons(polygons: list[AnyArray]) -> tuple[AnyArray, AnyArray]:

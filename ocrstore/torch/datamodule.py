@@ -1,4 +1,4 @@
-"""`OCRDataModule`: loaders for Lightning that resume in the middle of an epoch."""
+"""For Lightning: loaders that resume in the middle of an epoch, and statistics of loading."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from ocrstore.errors import SchemaError
 from ocrstore.keys import fraction_of
 from ocrstore.torch.dataset import OCRStoreDataset, Paths
+from ocrstore.torch.lightning_bases import Callback, LightningDataModule
 from ocrstore.torch.prefetch import PrefetchLoader
 from ocrstore.torch.samplers import ResumableSampler, Uneven, WindowShuffleSampler
+from ocrstore.torch.statistics import LoadingMeter, find_dataset
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ocrstore.recipe import Recipe
+    from ocrstore.targets import TargetFunction
     from ocrstore.torch.augmented import Transform
 
 
@@ -43,9 +47,13 @@ class OCRDataModule(LightningDataModule):
         batch_size: int = 16,
         num_workers: int = 2,
         train_transform: Transform | None = None,
+        targets: TargetFunction | None = None,
         view: str | int | None = None,
         columns: list[str] | None = None,
         expect: Recipe | str | None = None,
+        max_row_nbytes: int | None = None,
+        normalize: bool = False,
+        numpy: bool = False,
         seed: int = 0,
         window: int | None = None,
         uneven: Uneven = "pad",
@@ -69,9 +77,13 @@ class OCRDataModule(LightningDataModule):
             batch_size: Samples in a batch.
             num_workers: Worker processes of each loader.
             train_transform: The transform for training.
+            targets: Draws the targets after `train_transform`, as in `OCRStoreDataset`.
             view: As in `OCRStoreDataset`.
             columns: As in `OCRStoreDataset`.
             expect: As in `OCRStoreDataset`.
+            max_row_nbytes: As in `OCRStoreDataset`.
+            normalize: As in `OCRStoreDataset`.
+            numpy: As in `OCRStoreDataset`.
             seed: Seeds the order of training.
             window: Shuffle in windows of that many row groups.
             uneven: What training does when the samples cannot be divided evenly between ranks:
@@ -104,6 +116,7 @@ class OCRDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.train_transform = train_transform
+        self.targets = targets
         self.seed = seed
         self.window = window
         self.uneven = uneven
@@ -112,7 +125,14 @@ class OCRDataModule(LightningDataModule):
         self.pin_memory = pin_memory
         self.persistent_workers = persistent_workers and num_workers > 0
         self.multiprocessing_context = multiprocessing_context if num_workers else None
-        self._options: dict[str, Any] = {"view": view, "columns": columns, "expect": expect}
+        self._options: dict[str, Any] = {
+            "view": view,
+            "columns": columns,
+            "expect": expect,
+            "max_row_nbytes": max_row_nbytes,
+            "normalize": normalize,
+            "numpy": numpy,
+        }
         self._datasets: dict[str, OCRStoreDataset] = {}
         self._sampler: ResumableSampler | None = None
         self._state: dict[str, int] | None = None
@@ -126,8 +146,10 @@ class OCRDataModule(LightningDataModule):
         if path is None:
             raise ValueError(f"OCRDataModule was given no store for {stage!r}: pass {stage}=...")
         if stage not in self._datasets:
-            transform = self.train_transform if stage == "train" else None
-            self._datasets[stage] = OCRStoreDataset(path, transform=transform, **self._options)
+            options = dict(self._options)
+            if stage == "train":
+                options |= {"transform": self.train_transform, "targets": self.targets}
+            self._datasets[stage] = OCRStoreDataset(path, **options)
         return self._datasets[stage]
 
     def rows(self, stage: str) -> npt.NDArray[np.int64] | None:
@@ -276,3 +298,63 @@ class OCRDataModule(LightningDataModule):
             self._state = dict(state)
         else:
             self._sampler.load_state_dict(state)
+
+
+class LoadingStatistics(Callback):
+    """Says every n training batches what loading took, in one line and to the loggers.
+
+    Page-cache hits, residency of the stores, bytes and waits; see `LoadingFigures`. Any loader of
+    an `OCRStoreDataset` will do. With several ranks the first one reports about itself.
+    """
+
+    def __init__(self, log_every_n: int = 50, *, emit: Callable[[str], None] = print) -> None:
+        """Choose how often, and what is done with the line.
+
+        Args:
+            log_every_n: After how many batches.
+            emit: Called with the line.
+        """
+        super().__init__()
+        self.log_every_n = log_every_n
+        self.emit = emit
+        self._meter: LoadingMeter | None = None
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Begin to count; the first batch of an epoch is waited for, too."""
+        if self._meter is None:
+            dataset = find_dataset(trainer.train_dataloader)
+            self._meter = LoadingMeter(dataset, log_every_n=self.log_every_n)
+        self._meter.wait()
+
+    def on_train_batch_start(
+        self,
+        trainer: Any,  # noqa: ARG002  # Lightning's signature
+        pl_module: Any,  # noqa: ARG002
+        batch: Any,
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """Count a batch."""
+        if self._meter is not None:
+            self._meter.got(batch)
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: Any,  # noqa: ARG002  # Lightning's signature
+        outputs: Any,  # noqa: ARG002
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """Report if enough batches were counted."""
+        if self._meter is None:
+            return
+        found = self._meter.figures()
+        if found is not None and trainer.is_global_zero:
+            self.emit(found.line())
+            for logger in trainer.loggers:
+                logger.log_metrics(found.scalars(), step=trainer.global_step)
+        self._meter.wait()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        """Forget the data set; another fit may have another one."""
+        self._meter = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import logging
 import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch.utils.data import Dataset, get_worker_info
@@ -19,7 +20,8 @@ from ocrstore.errors import (
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
-from ocrstore.torch.batch import Sample
+from ocrstore.torch.annotations import is_annotated
+from ocrstore.torch.batch import Batch, Sample
 from ocrstore.torch.collate import (
     Computed,
     ComputedList,
@@ -36,16 +38,20 @@ from ocrstore.torch.store_view import StoreView, find_view, open_view
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from torch import Tensor
 
     from ocrstore.annotation import Annotation
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
+    from ocrstore.targets import TargetFunction
     from ocrstore.torch.augmented import AugmentedView, Transform
+
+_log = logging.getLogger(__name__)
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-class OCRStoreDataset(Dataset[Any]):
+class OCRStoreDataset(Dataset[Sample]):
     """One store or several as a data set for a stock DataLoader; no `collate_fn` is needed.
 
     Without `transform`, samples and batches refer to stored rows. You own their tensors and may
@@ -67,7 +73,11 @@ class OCRStoreDataset(Dataset[Any]):
         transform: Transform | None = None,
         fuse: bool = True,
         map_params: MapParams | None = None,
+        targets: TargetFunction | None = None,
         memory: Strategy | None = None,
+        max_row_nbytes: int | None = None,
+        normalize: bool = False,
+        numpy: bool = False,
     ) -> None:
         """Open stores.
 
@@ -76,14 +86,25 @@ class OCRStoreDataset(Dataset[Any]):
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
             expect: The recipe (or its fingerprint) that must have made the view.
-            transform: An albumentations transform, or a callable with `image=` and `keypoints=`.
+            transform: A `BasicAugmentation`, an albumentations transform, or a callable with
+                `image=` and `keypoints=`.
             fuse: Compute only the pixels of an albumentations transform that are seen in the end.
                 False runs it step by step on whole pictures; the result is the same.
             map_params: How maps are drawn after a transform; as in the view's recipe if not given.
+            targets: Draws the targets after a transform in place of DBNet's maps: a function of
+                (polygons, ignored, height, width) that returns named arrays; see
+                `ocrstore.targets`.
             memory: The memory strategy (`leases`, `fresh` or `copy`); the best one for this system
                 if not given.
+            max_row_nbytes: Larger rows of compressed columns are not decoded, as in
+                `ocrstore.open`.
+            normalize: Hand out pictures as float32, normalised by the mean and std of the recipe,
+                and maps and masks as float32, for code that normalises nowhere. Four times the
+                memory of uint8; `DBNet` and the like normalise uint8 on their device.
+            numpy: Hand out arrays in place of tensors. They stay on the host.
 
         Raises:
+            SchemaError: `normalize`, and the store has no recipe.
             RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
                 have different recipes, columns or dtypes.
         """
@@ -95,20 +116,39 @@ class OCRStoreDataset(Dataset[Any]):
             from ocrstore.torch.augmented import check_transform
 
             check_transform(transform)
+        elif targets is not None:
+            raise TypeError(
+                "targets= draws after transform=, and there is none; stored targets are made by"
+                " `ocrstore build --targets module:function`"
+            )
         names = None if columns is None else tuple(columns)
         view_name = None if view is None else str(view)
         self.views = tuple(
-            open_view(path, view=view_name, columns=names, strategy=memory)
+            open_view(
+                path,
+                view=view_name,
+                columns=names,
+                strategy=memory,
+                max_row_nbytes=max_row_nbytes,
+                normalize=normalize,
+                numpy=numpy,
+            )
             for path in expand(paths)
         )
         for opened in self.views:
+            if normalize:
+                opened.mean_and_std  # noqa: B018  # raises here and not in a worker
             if expect is not None:
                 _enforce(opened, expect)
-        _check_alike(self.views, transformed=transform is not None, maps_given=bool(map_params))
+        given = map_params is not None or targets is not None
+        _check_alike(self.views, transformed=transform is not None, maps_given=given)
         self.transform = transform
         self._fuse = fuse
         self._map_params = map_params
+        self._targets = targets
         self._prepare()
+        names_in_use = ", ".join(self.views[0].names)
+        _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
 
     def _prepare(self) -> None:
         lengths = [len(view) for view in self.views]
@@ -119,7 +159,13 @@ class OCRStoreDataset(Dataset[Any]):
             from ocrstore.torch.augmented import AugmentedView
 
             self._augmented = [
-                AugmentedView(view, self.transform, self._map_params, fuse=self._fuse)
+                AugmentedView(
+                    view,
+                    self.transform,
+                    self._map_params,
+                    fuse=self._fuse,
+                    targets=self._targets,
+                )
                 for view in self.views
             ]
 
@@ -130,6 +176,10 @@ class OCRStoreDataset(Dataset[Any]):
         stores = ", ".join(view.path for view in self.views)
         return f"<OCRStoreDataset: {len(self)} samples of {stores}>"
 
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | npt.NDArray[Any] | Tensor) -> Batch: ...
     def __getitem__(self, index: Any) -> Any:
         """Return a sample for an int, a batch for a slice, a list of ints or a boolean mask."""
         if isinstance(index, slice):
@@ -171,6 +221,8 @@ class OCRStoreDataset(Dataset[Any]):
     def _as_row(self, index: Any) -> int:
         """Return an index as an int."""
         try:
+            if isinstance(index, np.bool_):
+                raise TypeError  # numpy 1.26 has an int for it
             return operator.index(index)
         except TypeError:
             store = self.views[0].path
@@ -230,7 +282,9 @@ class OCRStoreDataset(Dataset[Any]):
     def _compute(self, row: int) -> Computed:
         assert self._augmented is not None
         number = int(np.searchsorted(self._starts, row, "right")) - 1
-        return self._augmented[number].compute(row - int(self._starts[number]), row)
+        computed = self._augmented[number].compute(row - int(self._starts[number]), row)
+        computed.index = self._refs(np.array([row], np.int64))
+        return computed
 
     def _compute_all(self, rows: IntArray) -> list[Computed]:
         return [self._compute(row) for row in rows.tolist()]
@@ -257,12 +311,21 @@ class OCRStoreDataset(Dataset[Any]):
         for view, _, store_rows in self._refs(rows).groups():
             view.read_ahead(store_rows)
 
+    def _reads(self) -> list[tuple[str, ...]]:
+        """Return the columns of each view that samples are made of."""
+        if self._augmented is None:
+            return [view.names for view in self.views]
+        return [augmented.reads for augmented in self._augmented]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the stored bytes of all that this data set uses."""
+        pairs = zip(self.views, self._reads(), strict=True)
+        return sum(view.nbytes_of(names) for view, names in pairs)
+
     def warm(self, *, progress: Progress | None = None) -> int:
         """Read all that this data set uses into the page cache; return the number of bytes."""
-        if self._augmented is None:
-            reads = [view.names for view in self.views]
-        else:
-            reads = [augmented.reads for augmented in self._augmented]
+        reads = self._reads()
         sizes = [view.nbytes_of(names) for view, names in zip(self.views, reads, strict=True)]
         done = 0
         for view, names, size in zip(self.views, reads, sizes, strict=True):
@@ -277,20 +340,30 @@ class OCRStoreDataset(Dataset[Any]):
         return done
 
     @cached_property
-    def anns(self) -> dict[str, list[npt.NDArray[np.float32]]]:
-        """File name -> polygons in the upright picture, for evaluators."""
-        return {name: annotation.polygons for name, annotation in self.annotations.items()}
+    def anns(self) -> dict[str, list[npt.NDArray[np.float32]] | None]:
+        """File name -> polygons in the upright picture, for evaluators.
+
+        None for a picture without an annotation, which is not the same as one without text.
+        """
+        return {
+            view.key(row): view.annotations.polygons(row) if is_annotated(view, row) else None
+            for view in self._checked_views()
+            for row in range(len(view))
+        }
 
     @cached_property
     def annotations(self) -> dict[str, Annotation]:
         """File name -> polygons in the upright picture, ignore flags and texts."""
-        for view in self.views:
-            view.check()
         return {
             view.key(row): view.annotations.annotation(row)
-            for view in self.views
+            for view in self._checked_views()
             for row in range(len(view))
         }
+
+    def _checked_views(self) -> tuple[StoreView, ...]:
+        for view in self.views:
+            view.check()
+        return self.views
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -298,6 +371,7 @@ class OCRStoreDataset(Dataset[Any]):
             "transform": self.transform,
             "fuse": self._fuse,
             "map_params": self._map_params,
+            "targets": self._targets,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -305,6 +379,7 @@ class OCRStoreDataset(Dataset[Any]):
         self.transform = state["transform"]
         self._fuse = state["fuse"]
         self._map_params = state["map_params"]
+        self._targets = state["targets"]
         self._prepare()
 
 
@@ -370,7 +445,8 @@ def _meaning(view: StoreView, *, transformed: bool, maps_given: bool) -> dict[st
     """Return what decides how a view's samples look: recipe, columns, dtypes and shapes."""
     stored = view.stored_view
     described = {} if stored is None else stored.recipe_json
-    recipe = {key: value for key, value in described.items() if key != "columns"}
+    left_out = ("columns", "made_with")
+    recipe = {key: value for key, value in described.items() if key not in left_out}
     whole = IMAGE in view.store.columns
     if transformed:
         # maps are drawn anew; the recipe of a baked tensor matters only where it is the picture

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ocrstore.torch.annotations import LISTS
+from ocrstore.torch.annotations import LISTS, ON_ACCESS
 from ocrstore.torch.batch import ASYNCHRONOUS, ON_HOST, Batch, Record
 
 
@@ -49,7 +49,7 @@ def make_values(batch: Any, *, lists: bool) -> None:
     """Make the tensors of a batch or sample; with `lists` also polygons, texts and names."""
     if isinstance(batch, Record):
         for name in batch:
-            if lists or name not in LISTS:
+            if name not in ON_ACCESS and (lists or name not in LISTS):
                 batch[name]
 
 
@@ -203,7 +203,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
         yield value
     elif isinstance(value, Record):
         for name in value:
-            if name not in LISTS:
+            if name not in LISTS and name not in ON_ACCESS:
                 yield from tensors_of(value[name])
     elif isinstance(value, Mapping):
         for part in value.values():

@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from ocrstore import errors
 from ocrstore.machine import (
     Memory,
     ProcessMemory,
@@ -46,6 +48,7 @@ class Diagnosis:
     view_nbytes: int
     """What one epoch of the default view reads."""
     cached_nbytes: int | None
+    """How much of that is in the page cache."""
     memory: Memory
     """Of the machine or its control group; the page cache counts as available."""
     shm_nbytes: int | None
@@ -77,7 +80,8 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
     """Inspect a store and run one epoch of it in a fresh process."""
     dataset = OCRStoreDataset(path)
     view = dataset.views[0]
-    cached = view.store.snapshot.mapping.resident_nbytes()
+    needed = view.ranges(np.arange(len(dataset), dtype=np.int64), names=view.names)
+    cached = view.store.snapshot.mapping.resident_nbytes(needed)
     strategy = best_strategy()
     finder = best_finder(view.open_file().fd).name if strategy == "leases" else "none"
     measured: dict[str, Any] = {}
@@ -88,7 +92,8 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
         samples=len(dataset),
         file_nbytes=view.store.snapshot.mapping.nbytes,
         view_nbytes=view.nbytes,
-        cached_nbytes=cached,
+        # with the gaps between rows it may be a little more
+        cached_nbytes=None if cached is None else min(cached, view.nbytes),
         memory=look_at_memory(),
         shm_nbytes=shared_memory_nbytes(),
         strategy=strategy,
@@ -119,6 +124,8 @@ def measure(
     if done.returncode:
         raise RuntimeError(f"measuring {path} failed:\n{done.stderr.strip()[-2000:]}")
     record = json.loads(done.stdout.splitlines()[-1])
+    if "error" in record:
+        raise getattr(errors, record["error"], errors.OCRStoreError)(record["message"])
     return {
         "store": ProcessMemory(**record["store"]),
         "bare": ProcessMemory(**record["bare"]),
@@ -162,11 +169,15 @@ def _together(loader: Any) -> ProcessMemory:
 def _main(path: str, workers: int, batch_size: int, context: str) -> None:
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     torch.set_num_threads(1)
-    dataset = OCRStoreDataset(path)
-    _epoch(dataset, 0, batch_size, context, batches=1)
-    bare, _ = _epoch(TensorDataset(torch.zeros(len(dataset), 1)), workers, batch_size, context)
-    store, shm = _epoch(dataset, workers, batch_size, context)
-    print(json.dumps({"store": asdict(store), "bare": asdict(bare), "shm": shm}))
+    try:
+        dataset = OCRStoreDataset(path)
+        _epoch(dataset, 0, batch_size, context, batches=1)
+        bare, _ = _epoch(TensorDataset(torch.zeros(len(dataset), 1)), workers, batch_size, context)
+        store, shm = _epoch(dataset, workers, batch_size, context)
+    except errors.OCRStoreError as exc:  # of the store, not of the measurement
+        print(json.dumps({"error": type(exc).__name__, "message": str(exc)}))
+    else:
+        print(json.dumps({"store": asdict(store), "bare": asdict(bare), "shm": shm}))
 
 
 if __name__ == "__main__":

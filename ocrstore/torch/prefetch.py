@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
+from ocrstore.torch.batch import Batch
 from ocrstore.torch.dataset import OCRStoreDataset
 from ocrstore.torch.device import Resolve, Stage, stage_for
 from ocrstore.torch.samplers import ResumableSampler
@@ -230,7 +231,7 @@ class PrefetchLoader(DataLoader[Any]):
         # a stage has a stream, device memory and page-locked buffers: passes use it in turn
         self._unused_stages: list[Stage] = []
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # torch's is a class of its own
         # nothing starts before the first batch: Lightning makes iterators that it does not use
         return _Pass(self)
 
@@ -298,7 +299,7 @@ class PrefetchLoader(DataLoader[Any]):
         )
 
 
-class _Pass(Iterator[Any]):
+class _Pass(Iterator[Batch]):
     """One pass over a loader; starts at its first batch."""
 
     def __init__(self, loader: PrefetchLoader) -> None:
@@ -306,13 +307,13 @@ class _Pass(Iterator[Any]):
         self._prefetcher: Prefetcher | None = None
         self._finished = False
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         if self._finished:
             raise StopIteration
         if self._prefetcher is None:
             self._prefetcher = self._loader.begin()
         try:
-            batch = next(self._prefetcher)
+            batch: Batch = next(self._prefetcher)
         except StopIteration:
             self._finish()
             raise

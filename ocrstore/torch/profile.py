@@ -11,9 +11,9 @@ import json
 import os
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,15 +23,16 @@ import torch
 import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from ocrstore.augment import BasicAugmentation
 from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.pipeline import (
     CHOOSING,
     SEQUENCES,
     compose,
-    default_augmentation,
     judge,
     make_transform,
-    to_json,
+    parts_of,
+    short_name,
 )
 from ocrstore.stopwatch import measuring
 from ocrstore.torch.dataset import OCRStoreDataset
@@ -118,17 +119,6 @@ class Profile:
         return {**asdict(self), "sum_cpu_ms": self.sum_cpu_ms, "deviation": self.deviation}
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread, as in a loader's worker."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def profile_store(
     path: str | os.PathLike[str],
     *,
@@ -145,8 +135,8 @@ def profile_store(
     """Measure the steps of training samples of a store.
 
     Args:
-        transform: a pipeline in canonical JSON (`ocrstore.pipeline.to_json`); by default that of
-            `ocrstore train --augment`.
+        transform: a pipeline in canonical JSON (`ocrstore.pipeline_json.to_json`); by default that
+            of `ocrstore train --augment`.
         name: what to call the pipeline.
         view: the view whose columns and map parameters are used.
         samples: how many samples to measure, chosen at random by `seed`.
@@ -161,25 +151,37 @@ def profile_store(
             f"{os.fspath(path)}: neither pictures (`image`) nor a view (`tensor`) to transform; "
             f"columns found: {', '.join(stored.views[0].store.columns)}."
         )
-    steps = StepList(transform or default_pipeline(stored))
+    steps = StepList(transform or default_augmentation(stored))
     dataset = OCRStoreDataset(path, view=view, transform=steps.composition)
     rows = sorted(np.random.default_rng(seed).permutation(len(stored))[:samples].tolist())
-    with torch.random.fork_rng(devices=[]), _one_thread():
-        items: Any = dataset.__getitems__(rows[:batch_size])
-        shown = [items[number] for number in range(len(items))]
-        if len({sample["image"].shape for sample in shown}) > 1:  # no batch can hold them
-            batch_size, shown = 1, shown[:1]
-        batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-        run = _Run(dataset, steps, clock, seed)
-        run.measure(batches, warm_up=True)
-        for repeat in range(repeats):
-            run.measure(batches)
-            if progress is not None:
-                progress(repeat + 1, repeats + 1)
-        handover = _measure_handover(shown, clock)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a loader's worker
+    try:
+        with torch.random.fork_rng(devices=[]):
+            items: Any = dataset.__getitems__(rows[:batch_size])
+            shown = [items[number] for number in range(len(items))]
+            if len({sample["image"].shape for sample in shown}) > 1:  # no batch can hold them
+                batch_size, shown = 1, shown[:1]
+            batches = [rows[at : at + batch_size] for at in range(0, len(rows), batch_size)]
+            passes: list[Counter[str]] = []
+            for number in range(repeats + 1):
+                passes.append(_spend(dataset, steps.names(), batches, clock, seed))
+                if progress is not None:
+                    progress(number, repeats + 1)
+            handover = _measure_handover(shown, clock)
+    finally:
+        torch.set_num_threads(threads)
     if progress is not None:
         progress(repeats + 1, repeats + 1)
-    costs = run.costs(len(rows))
+
+    def cost(name: str, kind: Kind = "") -> Cost:
+        each = [spent[name] for spent in passes[1:]]  # the first one warmed up
+        return Cost(name, kind, statistics.median(each) / len(rows) / 1e6)
+
+    kinds: dict[str, Kind] = dict.fromkeys(BEFORE, "")
+    kinds |= {step.name: step.kind for step in steps.steps}
+    kinds |= dict.fromkeys(AFTER, "")
+    costs = tuple(cost(name, kind) for name, kind in kinds.items())
     return Profile(
         store=os.fspath(path),
         pipeline=name or ("a pipeline" if transform else "the pipeline of train --augment"),
@@ -188,19 +190,27 @@ def profile_store(
         repeats=repeats,
         batch_size=batch_size,
         costs=costs,
-        loader=run.cost("loader", len(rows)),
+        loader=cost("loader"),
         handover=handover,
-        advice=tuple(advise(costs, steps, len(stored), _pixels(dataset, steps, rows))),
+        advice=tuple(
+            advise(
+                costs,
+                steps,
+                len(stored),
+                _pixels(dataset, steps, rows),
+                option="--transform PIPELINE " if transform else "",
+            )
+        ),
     )
 
 
-def default_pipeline(dataset: OCRStoreDataset) -> str:
-    """Return what `ocrstore train --augment` does to the pictures of a view, in canonical JSON."""
+def default_augmentation(dataset: OCRStoreDataset) -> BasicAugmentation:
+    """Return what `ocrstore train --augment` does to the pictures of a view."""
     view = dataset.views[0]
     height, width = (640, 640)
     if "tensor" in view.columns:
         height, width = (side or 640 for side in view.column("tensor").spec.shape[:2])
-    return to_json(default_augmentation(height, width))
+    return BasicAugmentation(height, width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +228,18 @@ class Step:
 class StepList:
     """The steps of a pipeline: names, transforms, and which could be baked."""
 
-    def __init__(self, described: str) -> None:
-        """Take a pipeline in canonical JSON."""
+    def __init__(self, described: str | BasicAugmentation) -> None:
+        """Take a pipeline in canonical JSON, or the built-in one."""
+        self.composition: Any = described
+        self.steps: list[Step] = []
+        if not isinstance(described, str):
+            self.steps = [Step(name, {}, described, "random", "") for name in ("warp", "colour")]
+            return
         with suppress(ImportError):  # make_transform says what to install
             import albumentations.pytorch  # noqa: F401  # registers ToTensorV2
         tree = json.loads(described)
         made = make_transform(tree)
         self.composition = compose([made])
-        self.steps: list[Step] = []
         for one, transform in _flatten(tree, made):
             name = _name(one)
             number = 1 + sum(step.name.partition(" #")[0] == name for step in self.steps)
@@ -254,7 +268,7 @@ class StepList:
 
     def names(self) -> dict[int, str]:
         """Return id of a transform -> name of its step."""
-        return {id(part): step.name for step in self.steps for part in _inside(step.transform)}
+        return {id(part): step.name for step in self.steps for part in parts_of(step.transform)}
 
 
 def write_split(steps: StepList, folder: Path) -> tuple[Path, Path]:
@@ -283,83 +297,47 @@ def compose_json(trees: Sequence[Tree]) -> str:
 
 def _flatten(tree: Tree, made: Any) -> Iterator[tuple[Tree, Any]]:
     """Yield the steps in the order they run; one that chooses, or may be left out, is one step."""
-    if _short(tree) in SEQUENCES and float(tree.get("p", 1.0)) >= 1.0:
+    if short_name(tree) in SEQUENCES and float(tree.get("p", 1.0)) >= 1.0:
         for child, inner in zip(tree.get("transforms") or (), made.transforms, strict=True):
             yield from _flatten(child, inner)
     else:
         yield tree, made
 
 
-def _inside(transform: Any) -> Iterator[Any]:
-    yield transform
-    for part in getattr(transform, "transforms", ()):
-        yield from _inside(part)
-
-
-def _short(tree: Tree) -> str:
-    return str(tree["__class_fullname__"]).rpartition(".")[2]
-
-
 def _name(tree: Tree) -> str:
     inner = [_name(child) for child in tree.get("transforms") or ()]
-    between = " | " if _short(tree) in CHOOSING else ", "
-    return f"{_short(tree)}({between.join(inner)})" if inner else _short(tree)
+    between = " | " if short_name(tree) in CHOOSING else ", "
+    return f"{short_name(tree)}({between.join(inner)})" if inner else short_name(tree)
 
 
-class _Run:
-    """The repeats of one measurement."""
+def _spend(
+    dataset: OCRStoreDataset,
+    names: Mapping[int, str],
+    batches: Sequence[list[int]],
+    clock: Clock,
+    seed: int,
+) -> Counter[str]:
+    """Take all batches through the data set twice, with laps and without; return nanoseconds."""
+    spent: Counter[str] = Counter()
+    last = 0
 
-    def __init__(self, dataset: OCRStoreDataset, steps: StepList, clock: Clock, seed: int) -> None:
-        self._dataset = dataset
-        self._steps = steps
-        self._names = steps.names()
-        self._clock = clock
-        self._seed = seed
-        self._repeats: list[dict[str, int]] = []
+    def lap(what: object) -> None:
+        nonlocal last
+        now = clock()
+        spent[what if isinstance(what, str) else names.get(id(what), "keypoints")] += now - last
+        last = now
 
-    def measure(self, batches: Sequence[list[int]], *, warm_up: bool = False) -> None:
-        """Take all batches through the data set twice, with laps and without, alternating."""
-        spent: defaultdict[str, int] = defaultdict(int)
-        for number, rows in enumerate(batches):
-            for with_laps in (True, False) if number % 2 else (False, True):
-                torch.manual_seed(self._seed * 1_000_003 + number)
-                (self._laps if with_laps else self._plain)(rows, spent)
-        if not warm_up:
-            self._repeats.append(spent)
-
-    def _plain(self, rows: list[int], spent: defaultdict[str, int]) -> None:
-        before = self._clock()
-        items: Any = self._dataset.__getitems__(rows)
-        default_collate(items)
-        spent["loader"] += self._clock() - before
-
-    def _laps(self, rows: list[int], spent: defaultdict[str, int]) -> None:
-        last = self._clock()
-
-        def listen(what: object) -> None:
-            nonlocal last
-            now = self._clock()
-            name = what if isinstance(what, str) else self._names.get(id(what), "keypoints")
-            spent[name] += now - last
-            last = now
-
-        with measuring(listen):
-            items: Any = self._dataset.__getitems__(rows)
-            listen("annotations")
-            default_collate(items)
-            listen("collation")
-
-    def costs(self, count: int) -> tuple[Cost, ...]:
-        """Return what each step cost, in the order they run; `count` samples were measured."""
-        kinds: dict[str, Kind] = dict.fromkeys(BEFORE, "")
-        kinds |= {step.name: step.kind for step in self._steps.steps}
-        kinds |= dict.fromkeys(AFTER, "")
-        return tuple(self.cost(name, count, kind) for name, kind in kinds.items())
-
-    def cost(self, name: str, count: int, kind: Kind = "") -> Cost:
-        """Return the median over the repeats for one of `count` samples."""
-        each = [repeat.get(name, 0) for repeat in self._repeats]
-        return Cost(name, kind, statistics.median(each) / count / 1e6)
+    for number, rows in enumerate(batches):
+        for with_laps in (True, False) if number % 2 else (False, True):
+            torch.manual_seed(seed * 1_000_003 + number)
+            last = clock()
+            with measuring(lap) if with_laps else nullcontext():
+                items: Any = dataset.__getitems__(rows)
+                if with_laps:
+                    lap("annotations")
+                default_collate(items)
+            lap("collation" if with_laps else "loader")
+    return spent
 
 
 class _SameBatch(Dataset[Any]):
@@ -411,13 +389,21 @@ def _pixels(dataset: OCRStoreDataset, steps: StepList, rows: Sequence[int]) -> f
     return float(np.mean([shape[-2] * shape[-1] for shape in shapes]))
 
 
-def advise(costs: Sequence[Cost], steps: StepList, samples: int, pixels: float) -> Iterator[Advice]:
+def advise(
+    costs: Sequence[Cost],
+    steps: StepList,
+    samples: int,
+    pixels: float,
+    *,
+    option: str = "--transform PIPELINE ",
+) -> Iterator[Advice]:
     """Say what to bake and what stays.
 
     Args:
         costs: what the steps cost, by name.
         samples: how many samples the store has.
         pixels: of a picture after the steps that can be baked.
+        option: how the pipeline was given to `profile`, for the command to split it.
     """
     spent = {cost.name: cost.cpu_ms for cost in costs}
     total = sum(spent.values())
@@ -441,7 +427,7 @@ def advise(costs: Sequence[Cost], steps: StepList, samples: int, pixels: float) 
             "rest of the pipeline to `transform=`",
             saved,
             round(samples * pixels * 3),
-            "ocrstore profile STORE --transform PIPELINE --split DIR && "
+            f"ocrstore profile STORE {option}--split DIR && "
             "ocrstore build IMAGES --out NEW --recipe DIR/bake.yaml",
         )
     elif leading:

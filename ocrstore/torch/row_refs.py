@@ -11,6 +11,7 @@ import torch
 
 from ocrstore.errors import OCRStoreError
 from ocrstore.schema import COLUMNS, IMAGE, MATRIX, PICTURE, TENSOR
+from ocrstore.torch.memory.float_rows import POOL, write_floats, write_normalized
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray
 from ocrstore.torch.store_view import StoreView, ViewRef, find_view
 
@@ -193,18 +194,21 @@ class RowRefs:
         """Return the dtype of the rows as one tensor; None if they do not make one tensor."""
         if not self._is_uniform(field):
             return None
+        if self._normalizes(field):
+            return torch.float32
         return _DTYPES[self.views[0].specs[field.column].dtype]
 
     def take(self, field: Field) -> AnyArray | list[AnyArray]:
         """Return the rows as one writable array, or as a list if their shapes differ."""
+        if self._normalizes(field):
+            return self._take_floats(field)
         if self.store_of is None:
             return self.views[0].take(field.column, self.store_rows)
         groups = self.groups()
         if len(groups) == 1:
             return groups[0][0].take(field.column, groups[0][2])
         if self._is_uniform(field):
-            dtype = self.views[0].specs[field.column].numpy_dtype
-            out: AnyArray = np.empty(self.shape(field), dtype)
+            out = self.views[0].column(field.column).empty_batch(len(self))
             self._copy(field, out)
             return out
         taken: list[AnyArray] = [np.empty(0)] * len(self)
@@ -222,12 +226,46 @@ class RowRefs:
         return True
 
     def _copy(self, field: Field, out: AnyArray) -> None:
+        if self._normalizes(field):
+            self._write_floats(field, self._stored_rows(field), list(out))
+            return
         if self.store_of is None:
             self.views[0].copy(field.column, self.store_rows, out)
             return
         for view, positions, rows in self.groups():
             for position, row in zip(positions.tolist(), rows, strict=True):
                 view.copy(field.column, row[None], out[position : position + 1])
+
+    @property
+    def as_numpy(self) -> bool:
+        """Return whether arrays are handed out in place of tensors."""
+        return self.views[0].ref.numpy
+
+    def _normalizes(self, field: Field) -> bool:
+        return self.views[0].ref.normalize and field.kind in ("picture", "map")
+
+    def _stored_rows(self, field: Field) -> list[AnyArray]:
+        """Return the rows where they lie in the file, decoded if they have a codec."""
+        for view in self.views:
+            view.check()
+        return [view.column(field.column)[row] for view, row in self.each()]
+
+    def _take_floats(self, field: Field) -> AnyArray | list[AnyArray]:
+        rows = self._stored_rows(field)
+        if self._is_uniform(field):
+            out: AnyArray = POOL.empty(self.shape(field), np.float32)
+            self._write_floats(field, rows, list(out))
+            return out
+        each: list[AnyArray] = [np.empty(row.shape, np.float32) for row in rows]
+        self._write_floats(field, rows, each)
+        return each
+
+    def _write_floats(self, field: Field, rows: list[AnyArray], out: list[AnyArray]) -> None:
+        if field.kind == "picture":
+            mean, std = self.views[0].mean_and_std
+            write_normalized(rows, out, mean=mean, std=std)
+        else:
+            write_floats(rows, out)
 
     def load(self) -> None:
         """Read all rows into the page cache; returns when they are there."""

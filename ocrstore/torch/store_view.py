@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,16 @@ from ocrstore.annotation import AnnotationReader
 from ocrstore.errors import (
     OCRStoreError,
     RecipeMismatchError,
+    SchemaError,
     StoreChangedError,
     UnknownColumnError,
 )
+from ocrstore.metadata import readable_build
 from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store, StoredColumn, open_store, reopen_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
+from ocrstore.torch.memory.parallel_copy import decode_rows
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.views import StoredView, stored_views
 
@@ -43,6 +46,11 @@ class ViewRef(NamedTuple):
     view: str | None
     columns: tuple[str, ...] | None
     strategy: Strategy | None
+    max_row_nbytes: int | None = None
+    normalize: bool = False
+    """Pictures are handed out normalised, and maps as float32."""
+    numpy: bool = False
+    """Arrays are handed out in place of tensors."""
 
 
 class StoreView:
@@ -77,7 +85,7 @@ class StoreView:
     def __len__(self) -> int:
         return len(self.store)
 
-    def column(self, name: str) -> StoredColumn:
+    def column(self, name: str) -> StoredColumn[Any]:
         """Return the stored column behind a logical name."""
         return self.store[self.columns.get(name, name)]
 
@@ -148,26 +156,20 @@ class StoreView:
         if memory is not None:
             return memory.take(rows)
         column = self.column(name)
-        taken = [self.decoded(column, int(row)) for row in rows]
-        if column.spec.is_fixed and taken:
-            return np.stack(taken)
-        return taken
-
-    def decoded(self, column: StoredColumn, row: int) -> AnyArray:
-        """Return one row of any column as a writable array."""
-        array: AnyArray = column[row]
-        return array if array.flags.writeable and array.flags.owndata else array.copy()
+        if not column.spec.is_fixed:
+            return [column.decoded(int(row)) for row in rows]
+        batch = column.empty_batch(len(rows))
+        decode_rows(column, rows, batch)
+        return batch
 
     def copy(self, name: str, rows: IntArray, out: AnyArray) -> None:
-        """Copy rows of a column from the file into `out`."""
+        """Copy or decode rows of a column of fixed shape straight into `out`."""
         self.check()
         memory = self.memory.get(name)
         if memory is not None:
             memory.copy(rows, out)
-            return
-        column = self.column(name)
-        for position, row in enumerate(rows.tolist()):
-            np.copyto(out[position], column[row])
+        else:
+            decode_rows(self.column(name), rows, out)
 
     def ranges(
         self, rows: IntArray, *, names: tuple[str, ...] | None = None
@@ -230,7 +232,7 @@ class StoreView:
         self.check()
         if not len(self) or not self.columns:
             return []
-        name = max(self.columns, key=lambda name: int(self.column(name).nbytes[0]))
+        name = max(self.columns, key=lambda name: self.nbytes_of((name,)))
         column = self.column(name)
         gaps = np.diff(column.offsets) - column.nbytes[:-1]
         # rows of one extent are less than a page apart; else another column's extent is between
@@ -246,6 +248,26 @@ class StoreView:
     def key(self, row: int) -> str:
         """Return a sample's key."""
         return self.store.snapshot.index.key(row)
+
+    @property
+    def mean_and_std(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """Return the mean and the standard deviation of the view's recipe, of values 0 to 1."""
+        if self.stored_view is None:
+            raise SchemaError(
+                f"{self.path}: has no view, so no mean and std to normalise by. Leave out"
+                " normalize=True, or write the store with `ocrstore build`."
+            )
+        recipe = self.stored_view.recipe_json
+        return tuple(recipe["mean"]), tuple(recipe["std"])
+
+    def image_path(self, row: int) -> str:
+        """Return where the build found a sample's picture; its key where that is not recorded."""
+        return os.path.join(self._images, self.key(row))  # noqa: PTH118  # a string is wanted
+
+    @cached_property
+    def _images(self) -> str:
+        source = readable_build(self.store)[0].get("source", {})
+        return str(source.get("images") or "")
 
     @cached_property
     def annotations(self) -> AnnotationReader:
@@ -292,7 +314,7 @@ def _is_at(status: os.stat_result, store: Store) -> bool:
     return status.st_ino == mapping.inode and status.st_dev == mapping.device
 
 
-def _layout(column: StoredColumn) -> RowLayout:
+def _layout(column: StoredColumn[Any]) -> RowLayout:
     shape = tuple(int(size or 0) for size in column.spec.shape)
     offsets = np.asarray(column.offsets, np.int64)
     return RowLayout(offsets, shape, column.spec.numpy_dtype)
@@ -342,18 +364,22 @@ def open_view(
     view: str | None = None,
     columns: tuple[str, ...] | None = None,
     strategy: Strategy | None = None,
+    max_row_nbytes: int | None = None,
+    normalize: bool = False,
+    numpy: bool = False,
 ) -> StoreView:
     """Open a store; data sets on the same file, view and columns share one mapping."""
-    store = open_store(os.path.abspath(path))  # noqa: PTH100  # keeps symbolic links as they are
-    ref = ViewRef(store.path, store.generation, store.fingerprint, view, columns, strategy)
-    return _shared(store, ref)
+    path = os.path.abspath(path)  # noqa: PTH100  # keeps symbolic links as they are
+    store = open_store(path, max_row_nbytes=max_row_nbytes)
+    asked = (view, columns, strategy, max_row_nbytes, normalize, numpy)
+    return _shared(store, ViewRef(store.path, store.generation, store.fingerprint, *asked))
 
 
 def find_view(ref: ViewRef) -> StoreView:
     """Return the view that a reference names, opened before or now."""
     found = _open_views.get(ref)
     if found is None:
-        store = reopen_store(ref.path, ref.generation, ref.fingerprint)
+        store = reopen_store(ref.path, ref.generation, ref.fingerprint, ref.max_row_nbytes)
         found = _shared(store, ref)
         _recent[ref] = found
         while len(_recent) > _MAX_RECENT:

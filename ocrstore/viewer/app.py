@@ -9,6 +9,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
@@ -125,8 +126,7 @@ def make_app(live: Live) -> Starlette:
         return JSONResponse({**live.catalog.facts(), "beside": beside})
 
     def state(_request: Request) -> Response:
-        news = live.look()
-        return JSONResponse({"state": live.catalog.state, "news": news.to_json()})
+        return JSONResponse({"state": live.catalog.state, "news": asdict(live.look())})
 
     def reload(_request: Request) -> Response:
         live.reload()

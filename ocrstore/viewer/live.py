@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ocrstore.errors import OCRStoreError
 from ocrstore.evaluation.predictions import Progress, Scores, read_predictions
@@ -25,10 +24,6 @@ class News:
     kind: str
     """`same`, `replaced`, `grown`, `gone` or `broken`."""
     message: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON for the page."""
-        return {"kind": self.kind, "message": self.message}
 
 
 _SAME = News("same")

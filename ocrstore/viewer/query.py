@@ -67,7 +67,7 @@ class Filter:
 
     Args:
         table: A column `row` with 0, 1, 2, ..., a column `key`, and any others; see
-            `fields.Fields.table`. Words are searched in `key` and in `texts`, a list of texts.
+            `samples.read_fields`. Words are searched in `key` and in `texts`, a list of texts.
         seconds: Time limit of a SQL query.
         memory: Bytes that a SQL query may take.
     """
@@ -327,7 +327,7 @@ def _serve(seconds: float, memory: int) -> None:
     try:
         import duckdb
     except ImportError:
-        _fail(replies, "SQL conditions need duckdb: pip install 'ocrstore[sql]'", fatal=True)
+        _fail(replies, 'SQL conditions need duckdb: pip install "ocrstore[sql]"', fatal=True)
         return
     try:
         connection = _connect(pa.ipc.open_stream(data).read_all(), memory)

@@ -6,19 +6,19 @@ import base64
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ocrstore.annotation import typed_attributes
+from ocrstore.annotation import AnnotationReader, typed_attributes
 from ocrstore.errors import SchemaError, UnknownColumnError, UnknownRowError
 from ocrstore.evaluation.predictions import Scores, read_truths
 from ocrstore.store import Store
-from ocrstore.viewer.fields import NUMBER, SORTABLE, Fields, read_fields
 from ocrstore.viewer.query import Filter, FilterError, Rows
 from ocrstore.viewer.renditions import (
     Outline,
@@ -41,6 +41,110 @@ _LISTS = frozenset({"polygons", "ignored", "texts", "languages", "problems"})
 _PAGE_FIELDS = ("width", "height", "polygons_count", "ignored_true", "hmean")
 
 
+# ---- fields to filter and sort by: attributes and numbers derived from them ----
+
+NUMBER, TEXT, FLAG, TEXTS, OTHER = "number", "text", "flag", "texts", "other"
+SORTABLE = (NUMBER, TEXT, FLAG)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value for each sample."""
+
+    name: str
+    kind: str
+    """`number`, `text`, `flag` (true or false), `texts` (a list) or `other` (nested, binary)."""
+    values: Any
+    """An Arrow array."""
+
+
+def read_fields(
+    store: Store, extra: Mapping[str, npt.NDArray[Any]], tags: Any = None
+) -> dict[str, Field]:
+    """Return a store's fields by name; `extra` are further numbers, NaN where there is none.
+
+    A list has its length as a further field (`polygons_count`), a list of flags also how many are
+    set (`ignored_true`), a column the bytes that it takes (`image_nbytes`). `turned` is whether the
+    source had an EXIF rotation, `polygons_frame` the frame its polygons were in (raw or upright).
+    """
+    table = store.index
+    fields = [
+        Field("row", NUMBER, pa.array(np.arange(len(store), dtype=np.int64))),
+        Field("key", TEXT, _whole(table["key"])),
+        *(Field(name, NUMBER, pa.array(v, from_pandas=True)) for name, v in extra.items()),
+    ]
+    if tags is not None:
+        fields.append(Field("tags", TEXTS, tags))
+    attributes = [_attribute(table, attribute) for attribute in store.attribute_fields]
+    fields += attributes
+    for attribute in attributes:
+        fields += _derived(attribute)
+    if "source_orientation" in table.column_names:
+        fields += _turned(store)
+    for name in store.columns:
+        fields.append(Field(f"{name}_nbytes", NUMBER, pa.array(store[name].nbytes)))
+    named: dict[str, Field] = {}
+    for field in fields:
+        named.setdefault(field.name, field)  # an attribute cannot replace `row`
+    return named
+
+
+def _turned(store: Store) -> list[Field]:
+    """Return whether the source had an EXIF rotation, and the frame its polygons were in."""
+    reader = AnnotationReader(store, strict=False)
+    frames: list[str | None] = [None] * len(store)
+    for turned in reader.turned():
+        frames[turned.row] = turned.frame
+    return [
+        Field("turned", FLAG, pa.array(reader.numbers("orientation", 1) > 1)),
+        Field("polygons_frame", TEXT, pa.array(frames, pa.string())),
+    ]
+
+
+def _attribute(table: pa.Table, attribute: pa.Field) -> Field:
+    name, kind, values = attribute.name, attribute.type, _whole(table[attribute.name])
+    if pa.types.is_boolean(kind):
+        return Field(name, FLAG, values)
+    if pa.types.is_float16(kind):  # neither Arrow's sorting nor duckdb takes it
+        return Field(name, NUMBER, pc.cast(values, pa.float32()))
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return Field(name, NUMBER, values)
+    if _is_text(kind):
+        return Field(name, TEXT, values)
+    return Field(name, TEXTS if _is_list(kind) and _is_text(kind.value_type) else OTHER, values)
+
+
+def _derived(attribute: Field) -> Iterator[Field]:
+    lists = attribute.values
+    if not _is_list(lists.type):
+        return
+    lengths = pc.cast(pc.list_value_length(lists), pa.int64())
+    yield Field(f"{attribute.name}_count", NUMBER, pc.fill_null(lengths, 0))
+    if pa.types.is_boolean(lists.type.value_type):
+        yield Field(f"{attribute.name}_true", NUMBER, _count_true(lists))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _count_true(lists: Any) -> Any:
+    parents = pc.list_parent_indices(lists).to_numpy()
+    flags = pc.fill_null(pc.list_flatten(lists), False).to_numpy(zero_copy_only=False)
+    return pa.array(np.bincount(parents[flags], minlength=len(lists)).astype(np.int64))
+
+
+def _whole(chunked: pa.ChunkedArray) -> Any:
+    return chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
+
+
+# ---- which samples, and what is shown of them ----
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which samples are shown, and in which order."""
@@ -53,11 +157,11 @@ class Selection:
 class Selector:
     """Find the rows of a selection; keeps the last results. Threads may share it."""
 
-    def __init__(self, fields: Fields) -> None:
+    def __init__(self, fields: Mapping[str, Field]) -> None:
         self._fields = fields
         self._known: OrderedDict[Selection, Rows] = OrderedDict()
         self._lock = threading.Lock()
-        self.filter = Filter(fields.table())
+        self.filter = Filter(pa.table({name: field.values for name, field in fields.items()}))
 
     def rows(self, selection: Selection) -> Rows:
         """Return the rows of a selection, in order."""
@@ -76,10 +180,10 @@ class Selector:
         sort, text = selection.sort, selection.filter.strip()
         if sort and (sort not in self._fields or self._fields[sort].kind not in SORTABLE):
             raise FilterError(f"cannot sort by {sort}; choose another field")
-        rows = self.filter.rows(text) if text else np.arange(len(self._fields.array("row")))
+        rows = self.filter.rows(text) if text else np.arange(len(self._fields["row"].values))
         if not sort or (sort == "row" and not selection.descending):
             return rows
-        values = pc.take(self._fields.array(sort), pa.array(rows))
+        values = pc.take(self._fields[sort].values, pa.array(rows))
         direction = "descending" if selection.descending else "ascending"
         # two keys: samples with equal values stay in the order of the store
         table = pa.table({"value": values, "row": rows})
@@ -106,7 +210,7 @@ class Catalog:
         self.state = f"{store.fingerprint[:12]}.{store.generation}.{mapping.inode:x}"
         """Different for every state; part of the URLs of pictures."""
 
-    def _read_fields(self) -> Fields:
+    def _read_fields(self) -> dict[str, Field]:
         # hmean is that of the first set of predictions, hmean_2 that of the second
         numbers = {
             name if not place else f"{name}_{place + 1}": values
@@ -133,7 +237,7 @@ class Catalog:
     def facts(self) -> dict[str, Any]:
         """Describe the store as a whole."""
         counts = {
-            name: int(pc.sum(self.fields.array(field)).as_py() or 0)
+            name: int(pc.sum(self.fields[field].values).as_py() or 0)
             for name, field in (("polygons", "polygons_count"), ("ignored", "ignored_true"))
             if self._is_number(field)
         }
@@ -171,19 +275,19 @@ class Catalog:
             "sql": self.selector.filter.is_sql(selection.filter),
             "start": max(0, start),
             "rows": shown.tolist(),
-            "keys": pc.take(self.fields.array("key"), taken).to_pylist(),
+            "keys": pc.take(self.fields["key"].values, taken).to_pylist(),
         }
         for name in _PAGE_FIELDS:
             if self._is_number(name):
-                page[name] = plain(pc.take(self.fields.array(name), taken).to_pylist())
+                page[name] = plain(pc.take(self.fields[name].values, taken).to_pylist())
         if selection.sort in self.fields:
-            page["value"] = plain(pc.take(self.fields.array(selection.sort), taken).to_pylist())
+            page["value"] = plain(pc.take(self.fields[selection.sort].values, taken).to_pylist())
         return page
 
     def keys(self, selection: Selection) -> list[str]:
         """Return the keys of a selection, in order."""
         rows = pa.array(self.selector.rows(selection))
-        keys: list[str] = pc.take(self.fields.array("key"), rows).to_pylist()
+        keys: list[str] = pc.take(self.fields["key"].values, rows).to_pylist()
         return keys
 
     def histogram(self, selection: Selection) -> dict[str, Any]:
@@ -194,7 +298,7 @@ class Catalog:
         rows = pa.array(self.selector.rows(selection))
         if selection.sort not in self.fields:
             raise FilterError(f"there is no field {selection.sort} to count by")
-        values = pc.take(self.fields.array(selection.sort), rows)
+        values = pc.take(self.fields[selection.sort].values, rows)
         if not self._is_number(selection.sort):
             counted = pc.value_counts(values).to_pylist()
             counted.sort(key=lambda item: -item["counts"])
@@ -241,7 +345,7 @@ class Catalog:
         return {
             "state": self.state,
             "row": row,
-            "key": self.fields.array("key")[row].as_py(),
+            "key": self.fields["key"].values[row].as_py(),
             "size": size,
             "polygons": [points.ravel().tolist() for points in truths.polygons],
             "ignored": truths.ignored,
@@ -323,7 +427,6 @@ class Catalog:
         counted = set(pairing.counted_detections)
         care = set(pairing.counted_truths)
         truths = len(read_truths(self.store, row).polygons)
-        score = pairing.score
         return {
             "truths": [
                 "hit" if i in hit else "miss" if i in care else "ignored" for i in range(truths)
@@ -337,12 +440,7 @@ class Catalog:
                 }
                 for i, box in enumerate(scores.boxes(row, min_score))
             ],
-            "hits": score.matched,
-            "misses": score.truths - score.matched,
-            "false_alarms": score.detections - score.matched,
-            "precision": score.precision,
-            "recall": score.recall,
-            "hmean": score.hmean,
+            **pairing.score.to_json(),
         }
 
 

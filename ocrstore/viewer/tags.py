@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ocrstore.errors import SourceError, WriteError
+from ocrstore.errors import SourceError
 from ocrstore.whole_file import write_whole
 
 MOST = 20
@@ -43,12 +43,7 @@ class Tags:
             if not words:
                 del changed[key]
             text = json.dumps(dict(sorted(changed.items())), ensure_ascii=False, indent=1)
-            try:
-                write_whole(self.path, text.encode())
-            except OSError as exc:
-                raise WriteError(
-                    f"{self.path}: tags cannot be written: {exc.strerror or exc}."
-                ) from exc
+            write_whole(self.path, text.encode())
             self._tags = changed
 
     def array(self, keys: Sequence[str]) -> pa.Array:

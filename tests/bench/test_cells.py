@@ -39,7 +39,8 @@ def test_a_flipped_bit_is_found(samples, name):
 
     def flip(batch):
         array = batch[name].numpy()
-        array.view(np.uint8 if name == "images" else np.uint16)[5, ..., 7, 9] ^= 1
+        kind = np.uint8 if name == "images" else np.uint16
+        array.view(kind)[5, ..., 7, 9] ^= kind(1)
 
     assert cell.compare(batches(samples, change=flip), samples) == [f"img_5.jpg: {name} differs"]
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("albumentations")
+
 from tests.bench.conftest import ABOUT, COUNT, SIZE, make_results, make_samples, rate
 from tools.bench import page, peers, plan, plots, prepared, suite, venvs
 from tools.bench.plan import Cell

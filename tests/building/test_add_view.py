@@ -1,6 +1,5 @@
 """Further views in a store that is there."""
 
-import albumentations as A
 import numpy as np
 import pytest
 
@@ -79,6 +78,7 @@ def test_a_view_that_is_there_already(built):
 
 def test_a_pipeline_as_a_view(built):
     """A pipeline is a view like any other."""
+    A = pytest.importorskip("albumentations")
     add_view(built.store, pipeline=A.Resize(32, 48), view="wide", workers=0)
     store = ocrstore.open(built.store)
     assert store["wide/tensor"][0].shape == (32, 48, 3)
@@ -100,6 +100,7 @@ def test_a_store_without_pictures_needs_its_source(built):
 
 def test_what_cannot_be_added(built, tmp_path):
     """A recipe of `image` alone, a picture the pipeline fails on, a store of something else."""
+    A = pytest.importorskip("albumentations")
     with pytest.raises(SchemaError, match="column besides `image`"):
         add_view(built.store, recipe=Recipe.make(columns=["image"]), workers=0)
     built.add("small.jpg", encode(draw(20, 20)))

@@ -3,7 +3,6 @@
 import json
 import os
 
-import albumentations as A
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -60,7 +59,7 @@ def test_what_a_store_holds(dataset):
             stat.st_size,
             stat.st_mtime_ns,
         )
-        assert facts["annotated"] is True and facts["orientation"] == 1
+        assert facts["annotated"] is True and facts["source_orientation"] == 1
     assert store.attributes(0)["texts"] == ["word", "###"]
     assert store.attributes(0)["ignored"] == [False, True]
     assert store.attributes(0)["languages"] == [None, None]
@@ -255,7 +254,7 @@ def test_exif_rotation(dataset):
     dataset.add("plain.jpg", seed=3)
     for name, quads in (("wide", wide), ("tall", tall), ("either", either)):
         dataset.add(f"{name}.jpg", with_exif(encode(stored), 6), quads=quads)
-    report = make(dataset)
+    report = make(dataset, polygons_frame="raw")
     store = ocrstore.open(dataset.store)
     assert store["image"][store.row("wide.jpg")].shape == (120, 90, 3)
     assert np.array_equal(
@@ -267,7 +266,9 @@ def test_exif_rotation(dataset):
     assert "stored picture only" in found["wide.jpg", "polygons-rotated"]
     assert "either way" in found["either.jpg", "polygons-rotated"]
     assert "upright picture only" in found["tall.jpg", "polygons-upright"]
-    assert report.ok and store.attributes("wide.jpg")["orientation"] == 6
+    assert report.ok and store.attributes("wide.jpg")["source_orientation"] == 6
+    assert store.index["source_orientation"].to_pylist() == [6, 1, 6, 6]
+    assert "orientation" not in store.index.column_names
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
@@ -305,6 +306,7 @@ def test_jpeg_bytes_as_the_image_column(dataset, workers):
 
 def test_an_albumentations_pipeline(dataset):
     """A pipeline given in Python decides pixels, size and matrix; a random one is refused."""
+    A = pytest.importorskip("albumentations")
     dataset.fill(2)
     pipeline = A.Compose([A.Resize(48, 80), A.HorizontalFlip(p=1)])
     report = make(dataset, pipeline=pipeline, workers=1)
@@ -321,6 +323,7 @@ def test_an_albumentations_pipeline(dataset):
 
 def test_views_of_varying_size(dataset):
     """A pipeline without padding gives each view its own size."""
+    A = pytest.importorskip("albumentations")
     dataset.add("a.jpg", encode(draw(90, 120)))
     dataset.add("b.jpg", encode(draw(120, 60)))
     make(dataset, pipeline=A.LongestMaxSize(60))
@@ -331,6 +334,7 @@ def test_views_of_varying_size(dataset):
 
 def test_a_pipeline_that_fails_on_a_picture(dataset):
     """The picture is skipped with the reason; the others are built."""
+    A = pytest.importorskip("albumentations")
     dataset.add("large.jpg", encode(draw(200, 200)))
     dataset.add("small.jpg", encode(draw(40, 40)))
     report = make(dataset, pipeline=A.Crop(0, 0, 100, 100))
@@ -450,3 +454,22 @@ def test_a_polygon_of_too_many_points_is_kept_but_not_drawn(tmp_path):
     polygons = store.attributes(0)["polygons"]
     assert [len(polygon) // 2 for polygon in polygons] == [5000, 4]
     assert store["prob_map"][0].any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"columns": "tensor"}, r"columns='tensor': expected a list"),
+        ({"codecs": "zstd"}, "codecs='zstd': expected a mapping"),
+        ({"size": 64.5}, r"size has to be an int or \(height, width\), not 64.5"),
+        ({"workers": "two"}, "workers has to be an int of 0 or more, not 'two'"),
+        ({"recipe": {"size": 64}}, r"expected a Recipe or a file; Recipe.from_json"),
+        ({"view": 64}, "view has to be a name, not 64"),
+    ],
+)
+def test_what_is_given_wrong_is_named(dataset, wrong, words):
+    """Before anything is written."""
+    dataset.add("a.jpg", seed=1)
+    with pytest.raises(ocrstore.SchemaError, match=words):
+        build(dataset.images, dataset.store, **wrong)
+    assert not dataset.store.exists()

@@ -16,7 +16,7 @@ def rewrite(dataset, column, change, key="img_001.jpg"):
     row = store.row(key)
     arrays = {name: np.array(store[name][row]) for name in store.columns}
     change(arrays[column])
-    attributes = store.attributes(row)
+    attributes = store.attributes(row, as_stored=True)
     with ocrstore.edit(dataset.store) as writer:
         writer.replace(key, arrays, attributes=attributes)
 

@@ -34,7 +34,7 @@ def test_a_polygon_that_the_geometry_sends_to_infinity():
     canvas = np.zeros((SIZE, SIZE, 3), np.uint8)
     maps = deriving._draw(given, view, canvas, matrix, [near.points, far.points], problems)
     assert [(p.kind, p.polygon, p.key) for p in problems] == [("undrawable-polygon", 1, "k.jpg")]
-    assert maps.prob_map.any()
+    assert maps["prob_map"].any()
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,10 @@ def test_every_kind_of_problem_is_documented():
 
 
 def test_the_documented_recipe_is_the_default():
-    """The recipe file in the documentation is the default recipe, whole."""
+    """The recipe file in the documentation is the default recipe, whole, and the node one, too."""
     text = (DOCS / "build.md").read_text("utf-8")
-    (block,) = re.findall(r"```yaml\n(.+?)```", text, re.DOTALL)
+    block, node = re.findall(r"```yaml\n(.+?)```", text, re.DOTALL)
     described = yaml.safe_load(block)
     assert Recipe.from_json(described) == Recipe()
-    assert described.keys() == Recipe().to_json().keys() - {"map_algorithm"}
+    assert described.keys() - {"targets"} == Recipe().to_json().keys() - {"map_algorithm"}
+    assert Recipe.make(pipeline=yaml.safe_load(node)).size == (640, 640)

@@ -59,12 +59,40 @@ def test_annotations_read_by_the_wrong_dialect(built):
         )
 
 
-def test_some_annotations_may_go(built):
-    """Polygons of one picture remain: that is a change of the source like any other."""
+@pytest.mark.parametrize(("left", "lost"), [(1, 3), (2, 2), (3, 0)])
+def test_some_annotations_may_go(built, left, lost):
+    """One picture without its annotation is a change like any other; several of four are a loss."""
     built.gt.mkdir()
-    shutil.copy(built.root / "moved" / "gt_img_002.txt", built.gt)
-    ocrstore.build(built.images, built.store, size=SIZE, workers=0)
-    assert polygons(built.store) == 2
+    for number in range(left):
+        shutil.copy(built.root / "moved" / f"gt_img_00{number}.txt", built.gt)
+    options = {"size": SIZE, "workers": 0}
+    if lost:
+        with pytest.raises(StoreExistsError, match=f"{2 * lost} polygons in {lost} of these"):
+            ocrstore.build(built.images, built.store, **options)
+        assert polygons(built.store) == 8
+        options["drop_annotations"] = True
+    ocrstore.build(built.images, built.store, **options)
+    assert polygons(built.store) == 2 * left
+
+
+def test_a_small_share_of_annotations_may_go(dataset):
+    """Two of twenty may, two of seven not; an emptied file says that there is no text."""
+    dataset.fill(20)
+    options = {"annotations": dataset.gt, "size": SIZE, "workers": 0}
+    ocrstore.build(dataset.images, dataset.store, **options)
+    files = sorted(dataset.gt.iterdir())
+    for path in files[:2]:
+        path.unlink()
+    for path in files[10:]:
+        path.write_text("")
+    ocrstore.build(dataset.images, dataset.store, **options)
+    assert polygons(dataset.store) == 16
+    files[2].unlink()
+    assert ocrstore.build(dataset.images, dataset.store, **options).polygons == 14
+    files[3].unlink()
+    files[4].unlink()
+    with pytest.raises(StoreExistsError, match="4 polygons in 2 of these"):
+        ocrstore.build(dataset.images, dataset.store, **options)
 
 
 def test_the_commands_say_it(built, cli):

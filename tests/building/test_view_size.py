@@ -19,8 +19,7 @@ from ocrstore.inspection.facts import gather_facts
 from ocrstore.recipe import Recipe
 from ocrstore.report import make_report
 from ocrstore.sources import open_source
-from ocrstore.view_bound import ENOUGH, ViewBound, recorded_bounds
-from ocrstore.views import View
+from ocrstore.views import ENOUGH, View, ViewBound, recorded_bounds
 from tests.building.conftest import draw, encode
 
 PICTURES = os.environ.get("OCRSTORE_PICTURES")
@@ -173,7 +172,7 @@ def test_sizes_that_are_none(images, tmp_path):
 
 def test_a_pipeline_is_measured_but_has_no_other_size(make):
     """Its geometry is found without pixels; a better size cannot be named."""
-    import albumentations as A
+    A = pytest.importorskip("albumentations")
 
     (bound,) = make(None, pipeline=A.Compose([A.Resize(80, 96)])).bounds.values()
     assert bound.hmean < ENOUGH and bound.better_size is None

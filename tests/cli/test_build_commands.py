@@ -12,6 +12,7 @@ import pytest
 
 import ocrstore
 from ocrstore.sources import unregister
+from tests.building.test_frames import EITHER, RAW, UPRIGHT, Words
 
 
 @pytest.fixture
@@ -278,10 +279,32 @@ def test_without_the_build_extra(images, tmp_path):
     ):
         code_, _, err = run(*command)
         assert code_ == 2 and err.count("\n") == 1, err
-        assert "needs cv2, which is missing: pip install 'ocrstore[build]'" in err
-    code_, out, _ = run("--help")
-    assert code_ == 0 and "(pip install 'ocrstore[build]')" in out
+        assert 'needs cv2, which is missing: pip install "ocrstore[build]"' in err
+    assert run("build", "--help")[0] == 0
     assert run("verify", store)[0] == 0
+
+
+def test_the_frame_of_polygons(tmp_path, run):
+    """The option is asked for with exit code 2; inspect and report list the turned pictures."""
+    words = Words(tmp_path)
+    words.add("raw.jpg", RAW)
+    words.add("up.jpg", UPRIGHT)
+    words.add("open.jpg", EITHER)
+    command = ["build", words.images, "--out", words.store, "--annotations", words.file]
+    code, _, error = run(*command)
+    assert code == 2 and "--polygons-frame raw or upright" in " ".join(error.split())
+    assert run(*command, "--size", 64, "--polygons-frame", "raw")[0] == 0
+    code, out, _ = run("inspect", words.store, "--json")
+    assert {key: one["frame"] for key, one in json.loads(out)["turned"].items()} == {
+        "open.jpg": "raw",
+        "raw.jpg": "raw",
+        "up.jpg": "upright",
+    }
+    assert "3 pictures with an EXIF rotation" in run("inspect", words.store)[1]
+    page = tmp_path / "report.html"
+    assert run("report", words.store, "--out", page)[0] == 0
+    section = page.read_text().partition('id="turned"')[2].partition("</section>")[0]
+    assert section.count("data:image/jpeg") == 3 and "would fit either way" in section
 
 
 def test_split(images, run, tmp_path):
@@ -329,3 +352,17 @@ def test_a_dialect_of_ones_own(images, run, tmp_path, monkeypatch):
     code, _, error = run(*command, "--format", "xyz")
     assert code == 2 and "'xyz' is none of" in error
     unregister("own")
+
+
+def test_nothing_to_learn_from(images, run, tmp_path):
+    """A store without polygons is refused by train and eval, with what to do."""
+    store = tmp_path / "none.ocrs"
+    assert run("build", images, "--format", "folder", "--size", 64, "--out", store)[0] == 0
+    for command in (
+        ("eval", store, "--oracle"),
+        ("train", store, "--out", tmp_path / "run", "--epochs", 1),
+    ):
+        code, _, error = run(*command)
+        words = " ".join(error.split())
+        assert code != 0 and "no polygon in any of its 3 samples (0 of them annotated)" in words
+        assert "ocrstore build IMAGES --annotations PATH" in words

@@ -11,10 +11,16 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
+import ocrstore.export
+import ocrstore.report
 from ocrstore import cli
+from ocrstore.cli import COMMANDS, export, report
+from ocrstore.cli.build import build_command
+from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError
-from ocrstore.pipeline import read_pipeline
+from ocrstore.pipeline_json import read_pipeline
 from ocrstore.recipe import read_recipe
 from tests.drawn import bare_store
 
@@ -30,7 +36,7 @@ def run(monkeypatch, capsys):
         def broken(*_args, **_options):
             raise exc
 
-        monkeypatch.setattr("ocrstore.cli.verify.verify", broken)
+        monkeypatch.setattr("ocrstore.verification.verify", broken)
         monkeypatch.setattr("sys.argv", ["ocrstore", *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
             cli.main()
@@ -53,6 +59,24 @@ def test_the_unexpected_is_one_line(run, tmp_path, exc):
     assert code == 1 and "Traceback" in err and "in broken" in err and "\x1b" not in err
 
 
+class Broken(Dataset):
+    """A data set whose sample cannot be read."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, row):
+        raise SchemaError("a.ocrs: sample 'x': no polygon.\nBuild it again.")
+
+
+def test_an_error_of_a_worker_is_its_message(run, tmp_path):
+    """What torch says of its worker, and the traceback there, are not for the user."""
+    with pytest.raises(SchemaError, match="Traceback") as caught:
+        list(DataLoader(Broken(), num_workers=1))
+    code, err = run(caught.value, "verify", bare_store(tmp_path / "a.ocrs"))
+    assert code == 2 and err == "error: a.ocrs: sample 'x': no polygon.\nBuild it again.\n"
+
+
 def test_missing_memory_is_a_sentence(run, tmp_path):
     """Wherever it is noticed, and whatever the library made of it; a full disk is not that."""
     store = bare_store(tmp_path / "a.ocrs")
@@ -61,7 +85,7 @@ def test_missing_memory_is_a_sentence(run, tmp_path):
     thread = RuntimeError("can't start new thread")
     for exc in (MemoryError(), OSError(12, "Cannot allocate memory"), wrapped, thread):
         code, err = run(exc, "verify", store)
-        assert code == 1 and err.startswith("error: memory is short (") and "a bug" not in err
+        assert code == 1 and err.startswith("Error: memory is short (") and "a bug" not in err
         assert "numpy" not in err
     code, err = run(OSError(28, "No space left on device"), "verify", store)
     assert code == 1 and "No space left" in err and "memory" not in err and "a bug" not in err
@@ -127,7 +151,7 @@ def test_ctrl_c_while_importing_is_one_line(tmp_path, module):
         command = ("doctor", store)
     done = start(*command, before=INTERRUPT.format(module=module))
     assert done.returncode == 130, (done.returncode, done.stderr)
-    assert done.stderr == "error: interrupted; published stores are unchanged.\n"
+    assert done.stderr == "Error: interrupted; published stores are unchanged.\n"
 
 
 @pytest.mark.parametrize("read", [read_recipe, read_pipeline])
@@ -147,3 +171,30 @@ def test_recipe_files_that_are_traps(tmp_path, read):
         with pytest.raises(SchemaError, match=message) as caught:
             read(path)
         assert str(path) in str(caught.value)
+
+
+HELP = """
+import sys
+from ocrstore.cli import cli
+cli.main(sys.argv[1:], standalone_mode=False)
+foreign = {"numpy", "pyarrow", "cv2", "PIL", "lmdb", "torch", "yaml", "starlette"}
+heavy = ("building", "decode", "inspection", "maps", "report", "sources", "store", "torch", "views")
+found = foreign | {f"ocrstore.{part}" for part in heavy}
+print(sorted(found & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)
+def test_a_help_page_imports_next_to_nothing(command):
+    """No arrays, no Arrow, no decoder, nothing that reads, builds or shows stores."""
+    arguments = [sys.executable, "-c", HELP, *command, "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert "Usage:" in done.stdout and done.stderr == "[]\n"
+
+
+def test_defaults_on_help_pages_are_those_of_the_modules():
+    """What a help page repeats, to import nothing, is what the command does."""
+    (max_pixels,) = (p for p in build_command.params if p.name == "max_pixels")
+    assert max_pixels.default == DEFAULT_MAX_PIXELS
+    assert export.FORMATS == ocrstore.exporting.export.FORMATS
+    assert report.SAMPLES == ocrstore.report.SAMPLES

@@ -141,7 +141,7 @@ def test_an_interrupt_exits_130(run, store, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ocrstore.cli.verify.verify", interrupted)
+    monkeypatch.setattr("ocrstore.verification.verify", interrupted)
     code, _, err = run("verify", store)
     assert code == 130 and "interrupted" in err
 

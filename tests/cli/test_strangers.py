@@ -7,7 +7,6 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import albumentations
 import cv2
 import numpy as np
 import pytest
@@ -18,7 +17,8 @@ from ocrstore.errors import SchemaError
 from ocrstore.recipe import Recipe
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("lightning")
+albumentations = pytest.importorskip("albumentations")
+pytest.importorskip("ocrstore.torch.lightning_bases")
 
 # what Lightning warns of in a small training is meant here
 pytestmark = [
@@ -61,7 +61,7 @@ def write_checkpoint(path, recipe):
 def all_commands(store, images, checkpoint, recipe, out):
     """Return a call of every command, by its name; some several times."""
     train = ["--backbone", "resnet10", "--width", 16, "--inner", 32, "--precision", 32, "--quiet"]
-    train += ["--epochs", 1, "--workers", 0, "--batch-size", 2, "--accelerator", "cpu"]
+    train += ["--epochs", 1, "--workers", 0, "--batch-size", 2, "--device", "cpu"]
     return [
         ("inspect", store),
         ("inspect", store, "--json"),
@@ -79,6 +79,7 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("export", store, "--to", "csv", "--out", out / "index.csv"),
         ("export", store, "--to", "coco", "--out", out / "coco"),
         ("export", store, "--to", "webdataset", "--out", out / "shards"),
+        ("export-model", checkpoint, "--to", "torchvision", "--out", out / "model.pth"),
         ("warm", store),
         ("doctor", store, "--workers", 0),
         ("profile", store, "--samples", 1, "--repeats", 1),
@@ -91,6 +92,8 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("train", store, "--out", out / "run2", "--resume", checkpoint, *train),
         ("view", store, "--predictions", images, "--no-browser"),
         ("compact", store),
+        ("completion", "bash"),
+        ("export-model", checkpoint, "--to", "db", "--out", out / "a.pth"),
     ]
 
 
@@ -157,6 +160,27 @@ def test_no_command_imports_what_a_file_names(run, evil, tmp_path):
         assert code in (0, 1, 2) and "Traceback" not in err, (command, code, err)
         refused += code == 2 and "--allow-module evil" in err
     assert refused >= 7  # build, build --recipe, add-view, verify --source, predict, profile
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"_target_": "evil.Boom"},
+        {"_target_": "albumentations.Compose", "transforms": [{"_target_": "evil.Boom"}]},
+        {"targets": "evil:Boom"},
+        {"targets": {"function": "evil:Boom", "version": "1", "arrays": {}}},
+        {"pipeline": {"_target_": "evil.Boom"}, "targets": "evil:Boom"},
+    ],
+)
+def test_nodes_and_targets_of_a_file_are_not_imported(run, evil, tmp_path, recipe):
+    """A Hydra node and a target function of a recipe file are refused, with the option to give."""
+    images = write_source(tmp_path)
+    (tmp_path / "evil.json").write_text(json.dumps(recipe))
+    code, _, err = run(
+        "build", images, "--out", tmp_path / "a.ocrs", "--recipe", tmp_path / "evil.json"
+    )
+    assert code == 2 and not evil.exists() and "evil" not in sys.modules
+    assert "--allow-module evil" in err or "--targets evil:Boom" in err
 
 
 def test_what_the_user_allows_is_imported(run, evil, tmp_path):

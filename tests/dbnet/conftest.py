@@ -8,7 +8,7 @@ from ocrstore.building.build import build
 from ocrstore.maps import draw_maps
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("lightning")
+pytest.importorskip("ocrstore.torch.lightning_bases")
 
 
 @pytest.fixture(autouse=True)

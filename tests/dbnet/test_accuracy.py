@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytest.importorskip("albumentations")
+
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 pytestmark = [

@@ -5,7 +5,7 @@ import json
 import random
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ def test_a_folder_that_is_a_file(tmp_path):
 LIMITED = """
 import json, os, resource, sys, warnings
 warnings.simplefilter("ignore")
-import lightning as L
+from ocrstore.torch.lightning_bases import L
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.dbnet.train import TrainParams, fit
 from ocrstore.errors import WriteError
@@ -99,7 +99,7 @@ def test_a_full_disk_while_training_keeps_the_last_checkpoint(drawn_store, tmp_p
 def test_training_into_a_folder_that_cannot_be_written(drawn_store, tmp_path):
     """Said before anything is trained; a file where the folder should be stands for read-only."""
     (tmp_path / "out").write_text("")
-    with pytest.raises(WriteError, match=r"cannot be written to.*Choose another --out"):
+    with pytest.raises(WriteError, match=r"cannot be written to.*Choose another folder"):
         fit(drawn_store, out=tmp_path / "out" / "runs")
 
 
@@ -259,6 +259,26 @@ def test_what_lightning_cannot_restore(content, drawn_store, tmp_path):
     params = TrainParams(accelerator="cpu", workers=0, precision="32", batch_size=3)
     with pytest.raises(CheckpointError, match=r"a\.ckpt cannot be resumed"):
         fit(drawn_store, out=tmp_path, model=SMALL, params=params, resume=path, quiet=True)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's, of workers, folders, trees
+@pytest.mark.parametrize("wrong", [7, torch.zeros(5)], ids=["number", "shape"])
+def test_a_wrong_state_of_the_optimiser(drawn_store, tmp_path, wrong):
+    """Torch notices it in the first step only: it is the checkpoint's fault all the same."""
+    params = TrainParams(accelerator="cpu", workers=0, precision="32", batch_size=3, epochs=1)
+    fit(drawn_store, out=tmp_path / "a", model=SMALL, params=params, quiet=True)
+    path = tmp_path / "a" / "last.ckpt"
+    saved = torch.load(path, weights_only=True)
+    torch.save(changed(saved, ("optimizer_states", 0, "state", 0, "exp_avg"), wrong), path)
+    with pytest.raises(CheckpointError, match=r"last\.ckpt cannot be resumed"):
+        fit(
+            drawn_store,
+            out=tmp_path / "b",
+            model=SMALL,
+            params=replace(params, epochs=2),
+            resume=path,
+            quiet=True,
+        )
 
 
 def test_mutated_checkpoints_are_read_or_refused(content, tmp_path):

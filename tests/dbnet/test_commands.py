@@ -51,9 +51,8 @@ QUICK = [
     "3",
     "--workers",
     "0",
-    "--accelerator",
+    "--device",
     "cpu",
-    "--quiet",
 ]
 
 
@@ -194,7 +193,7 @@ def test_sigterm_is_one_line_that_names_the_checkpoint(store, tmp_path, monkeypa
 
     monkeypatch.setattr(DBNetModule, "on_train_batch_start", terminate)
     out = tmp_path / "e"
-    printed = run("train", store, "--out", out, "--epochs", 3, *SMALL, *QUICK, code=143)
+    printed = run("train", store, "--out", out, "--epochs", 3, "-q", *SMALL, *QUICK, code=143)
     lines = [line for line in printed.splitlines() if line]
     assert len(lines) == 1 and f"--resume {out / 'last.ckpt'}" in lines[0], printed
     assert torch.load(out / "last.ckpt", weights_only=True)["global_step"] == 2
@@ -213,8 +212,14 @@ def test_what_cannot_be_trained_is_said_before(store, trained, drawn_folder, tmp
     with pytest.raises(SchemaError, match=r"width: 16 -> 32"):
         model = ModelConfig(backbone="resnet10", width=32, inner=32)
         fit(store, out=tmp_path / "x", model=model, resume=trained / "last.ckpt")
-    with pytest.raises(SchemaError, match="accelerator 'abacus'"):
+    with pytest.raises(SchemaError, match="device 'abacus'"):
         fit(store, out=tmp_path / "x", params=TrainParams(accelerator="abacus"))
+    for device in ("abacus", "cuda:7", "cpu:x"):
+        with pytest.raises(SchemaError, match=r"device '\S+' with devices .* cannot be used here"):
+            run("train", store, "--out", tmp_path / "x", *SMALL, *QUICK, "--device", device)
+    with pytest.raises(click.UsageError, match="--device cuda:1 is one device"):
+        run("train", store, "--out", tmp_path / "x", "--device", "cuda:1", "--devices", 2)
+    assert not (tmp_path / "x").exists()  # what is refused leaves no folder
     with pytest.raises(SchemaError, match="1 pictures to validate with 2 processes"):
         require_enough(1, 2, store)
     with pytest.raises(SchemaError, match="device 'abacus' cannot be used"):
@@ -240,14 +245,13 @@ def test_the_default_view_is_used_wherever_none_is_named(drawn_folder, tmp_path)
 
 def test_train_stops_early(store, tmp_path):
     """Without a better H-mean for `--patience` validations it ends; with a progress bar."""
-    loud = [option for option in QUICK if option != "--quiet"]
     still = ["--lr", "1e-12", "--patience", 2]
-    printed = run("train", store, "--out", tmp_path / "c", "--epochs", 9, *still, *SMALL, *loud)
+    printed = run("train", store, "--out", tmp_path / "c", "--epochs", 9, *still, *SMALL, *QUICK)
     assert "3 epochs" in printed and "val_hmean" in printed
 
 
 def test_train_augments(store, tmp_path):
-    """With --augment the pictures go through albumentations, at the view's size."""
+    """With --augment the pictures are flipped, warped and coloured, at the view's size."""
     run("train", store, "--out", tmp_path, "--epochs", 1, "--augment", *SMALL, *QUICK)
     assert (tmp_path / "last.ckpt").is_file()
 
@@ -330,7 +334,8 @@ def test_predict_writes_icdar_files_json_and_pictures(trained, drawn_folder, tmp
         *("--draw", "--min-score", "0.01", "--quiet"),
         code=1,
     )
-    assert "broken.jpg" in printed
+    (failed,) = [line for line in printed.splitlines() if "✗" in line]
+    assert failed.count("broken.jpg") == 1
     record = json.loads((out / "boxes.json").read_text())
     assert sorted(record) == ["a.jpg", "sub/b.jpg"]
     for key, stem in (("a.jpg", "a"), ("sub/b.jpg", "sub/b")):
@@ -340,6 +345,21 @@ def test_predict_writes_icdar_files_json_and_pictures(trained, drawn_folder, tmp
         assert all(len(line.split(",")) == 8 for line in lines)
         picture = cv2.imread(str(out / Path(stem).parent / f"res_{Path(stem).name}.jpg"))
         assert picture.shape == (360, 480, 3)
+
+
+def test_the_threshold_of_pixels_can_be_chosen(trained, store, drawn_folder, tmp_path):
+    """--threshold beside --min-score, for predict and eval."""
+    picture = drawn_folder / "images" / "img_0.jpg"
+    given = ("predict", picture, "--checkpoint", trained / "best.ckpt", "--out", tmp_path)
+    found = []
+    for threshold in (0.01, 0.999):
+        run(*given, "--min-score", 0, "--threshold", threshold)
+        (boxes,) = json.loads((tmp_path / "boxes.json").read_text()).values()
+        found.append(len(boxes))
+    assert found[0] > 0 and found[1] == 0
+    for command in (given, ("eval", store, "--oracle")):
+        with pytest.raises(click.BadParameter, match="0<x<1"):
+            run(*command, "--threshold", 1)
 
 
 def test_predict_one_picture(trained, drawn_folder, tmp_path):
@@ -399,7 +419,7 @@ def test_wrong_use_is_explained(store, tmp_path):
 
 DDP = """
 import json, sys
-import lightning as L
+from ocrstore.torch.lightning_bases import L
 from ocrstore.dbnet.train import TrainParams, fit
 from ocrstore.dbnet.network import ModelConfig
 

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from ocrstore.cli import cli
 from ocrstore.dbnet.checkpoint import read_checkpoint
 from ocrstore.dbnet.export_model import FORMATS, export_model
+from ocrstore.dbnet.network import DBNet
+from ocrstore.dbnet.weights import load_weights
 from ocrstore.errors import SchemaError
 
 
@@ -59,6 +61,19 @@ def test_torchvision(small_checkpoint, tmp_path):
     assert {"conv1.weight", "bn1.running_mean", "layer4.0.conv2.weight"} <= set(state)
     net = read_checkpoint(small_checkpoint).network()
     assert all(torch.equal(value, net.backbone.state_dict()[name]) for name, value in state.items())
+
+
+def test_db(small_checkpoint, tmp_path):
+    """Loaded as the authors' weights are, the network gives the same probabilities; BGR there."""
+    path = export_model(small_checkpoint, tmp_path / "m.pth", to="db")
+    state = torch.load(path, weights_only=True)
+    net = read_checkpoint(small_checkpoint).network()
+    assert "decoder.binarize.0.weight" in state and "decoder.in5.weight" in state
+    assert torch.equal(state["backbone.conv1.weight"].flip(1), net.backbone.conv1.weight)
+    again = DBNet(net.config)
+    load_weights(again, path)
+    for name, value in net.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value)
 
 
 def test_an_unknown_format_is_named(small_checkpoint, tmp_path):

@@ -4,7 +4,6 @@ import json
 import math
 from types import SimpleNamespace
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from ocrstore.dbnet.predict import Detector
 from ocrstore.errors import RecipeMismatchError, SchemaError
 from ocrstore.evaluation.results import ground_truth_of
 from ocrstore.recipe import Recipe
+from ocrstore.torch.lightning_bases import L
 
 # Lightning advises more workers, and warns where loaders are shorter than its logging interval
 pytestmark = [
@@ -209,7 +209,8 @@ def test_the_progress_bar_fetches_only_what_is_logged(monkeypatch):
     """In between it shows the figures of before."""
     fetched = []
     monkeypatch.setattr(
-        "lightning.pytorch.callbacks.RichProgressBar.get_metrics",
+        L.callbacks.RichProgressBar,
+        "get_metrics",
         lambda self, trainer, module: fetched.append(trainer.global_step) or {"step": fetched[-1]},
     )
     bar = ProgressBar()

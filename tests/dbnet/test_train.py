@@ -5,13 +5,13 @@ import os
 import signal
 import threading
 
-import lightning as L
 import pytest
 import torch
 
 from ocrstore.dbnet.callbacks import BestCheckpoint
 from ocrstore.dbnet.network import ModelConfig
 from ocrstore.dbnet.train import TrainParams, fit, precision_of, silent_log_threads
+from ocrstore.torch.lightning_bases import L
 
 # what Lightning warns of in a small training is meant here: few workers, a used folder
 pytestmark = [

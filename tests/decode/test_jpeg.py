@@ -118,7 +118,7 @@ def test_cmyk_comes_out_right(backend, make):
     """Inverted CMYK and YCCK become the colours of the ink, the same from every backend."""
     data = make()
     got = decode(data, backend=backend).pixels
-    opencv = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+    opencv = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     np.testing.assert_array_equal(got, opencv)
     with Image.open(io.BytesIO(data)) as reference:
         expected = np.asarray(reference.convert("RGB")).astype(int)

@@ -11,14 +11,14 @@ import sys
 import warnings
 from pathlib import Path
 
-import lightning as L
 import torch
 
 from ocrstore.dbnet.module import DBNetModule
 from ocrstore.torch import OCRDataModule
+from ocrstore.torch.lightning_bases import L
 
 warnings.simplefilter("ignore")
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+logging.getLogger(L.__name__).setLevel(logging.ERROR)
 torch.set_num_threads(1)
 
 

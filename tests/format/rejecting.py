@@ -25,6 +25,7 @@ COLUMNS = {
     "map": ocrstore.Column("float16", (48, 48)),
     "tags": ocrstore.Column("int32", (None,), codec="zstd"),
     "fast": ocrstore.Column("int32", (None,), codec="lz4"),
+    "block": ocrstore.Column("int32", (None,), codec="lz4block"),
     "one": ocrstore.Column("float64"),
 }
 
@@ -50,6 +51,7 @@ def _write(path: Path) -> None:
                 "map": np.full((48, 48), row, np.float16),
                 "tags": np.arange(100 + row, dtype=np.int32),
                 "fast": np.arange(100 + row, dtype=np.int32),
+                "block": np.arange(100 + row, dtype=np.int32),
                 "one": np.float64(row),
             }
             attributes = {"text": f"word {row}", "polygons": [[1.0, 2.0, row]], "ok": row > 2}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import ocrstore
-from ocrstore.errors import CorruptStoreError, DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.format.codecs import decode_row
 from tools import crafting as craft
 
@@ -28,7 +28,7 @@ def write(path, codec, shape):
 
 
 @pytest.mark.parametrize("shape", [(LIMIT + 1,), (None,)], ids=[f"{RULE}-fixed", f"{RULE}-open"])
-@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+@pytest.mark.parametrize("codec", ["zstd", "lz4", "lz4block"])
 def test_rows_beyond_the_limit_are_refused(tmp_path, codec, shape):
     """One row or several; the user can raise the limit, and it survives pickling."""
     path = tmp_path / "a.ocrs"
@@ -39,6 +39,26 @@ def test_rows_beyond_the_limit_are_refused(tmp_path, codec, shape):
             small["a"][rows]
     assert len(ocrstore.open(path, max_row_nbytes=LIMIT + 1)["a"][0]) == LIMIT + 1
     assert len(ocrstore.open(path)["a"][0:2]) == 2
+
+
+def test_the_environment_raises_the_limit(tmp_path, monkeypatch):
+    """For everything that opens a store; what a data set was given counts in its workers, too."""
+    pytest.importorskip("torch", reason="the data set needs it")
+    from ocrstore.torch import OCRStoreDataset
+
+    path = tmp_path / "a.ocrs"
+    write(path, "zstd", (None,))
+    monkeypatch.setenv("OCRSTORE_MAX_ROW_NBYTES", str(LIMIT))
+    refused = f"OCRSTORE_MAX_ROW_NBYTES={LIMIT + 1} in the environment"
+    with pytest.raises(DecodeError, match=refused):
+        OCRStoreDataset(path)[0]["a"]
+    given = pickle.loads(pickle.dumps(OCRStoreDataset(path, max_row_nbytes=LIMIT + 1)))
+    assert len(given[0]["a"]) == LIMIT + 1
+    monkeypatch.setenv("OCRSTORE_MAX_ROW_NBYTES", str(LIMIT + 1))
+    assert len(OCRStoreDataset(path)[0]["a"]) == len(ocrstore.open(path)["a"][0]) == LIMIT + 1
+    monkeypatch.setenv("OCRSTORE_MAX_ROW_NBYTES", "2 GB")
+    with pytest.raises(SchemaError, match="OCRSTORE_MAX_ROW_NBYTES='2 GB': expected a number"):
+        ocrstore.open(path)
 
 
 def test_raw_rows_have_no_limit(tmp_path):
@@ -65,10 +85,11 @@ print(ocrstore.verify(sys.argv[1]).ok)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space limits of Linux")
-def test_a_bomb_allocates_nothing(tmp_path):
+@pytest.mark.parametrize("codec", ["zstd", "lz4block"])
+def test_a_bomb_allocates_nothing(tmp_path, codec):
     """A file of some kilobytes with a row of 2 GB, in a process that may hardly allocate."""
     path = tmp_path / "bomb.ocrs"
-    with ocrstore.create(path, {"a": ocrstore.Column("uint8", (None,), "zstd")}) as writer:
+    with ocrstore.create(path, {"a": ocrstore.Column("uint8", (None,), codec)}) as writer:
         writer.append("x", {"a": np.zeros(4, np.uint8)})
     craft.edit_place(path, "a", 0, shape=[LARGE])
     done = subprocess.run(
@@ -76,6 +97,19 @@ def test_a_bomb_allocates_nothing(tmp_path):
     )
     # the fingerprint is of the shape that was written
     assert done.stdout.split() == ["DecodeError", "DecodeError", "DecodeError", "False"]
+
+
+def test_a_block_that_cannot_hold_its_shape():
+    """An LZ4 byte stands for at most 255: what would need more is refused before allocating."""
+    column = ocrstore.Column("uint8", (None,), "lz4block")
+
+    def refuse(*_):
+        raise AssertionError("allocated")
+
+    with pytest.raises(CorruptStoreError, match="10 stored bytes cannot hold as many"):
+        decode_row(column, memoryview(bytes(10)), (2551,), where="it", empty=refuse)
+    zeros = ocrstore.format.codecs.encode_row(column, np.zeros(10**8, np.uint8))
+    assert not decode_row(column, zeros.data, (10**8,), where="it").any()
 
 
 def frames(*parts):

@@ -201,7 +201,9 @@ def test_any_json_is_a_manifest_or_an_error(record):
 
 @fuzz
 @given(
-    data=st.binary(max_size=200), count=st.integers(0, 200), codec=st.sampled_from(["tags", "fast"])
+    data=st.binary(max_size=200),
+    count=st.integers(0, 200),
+    codec=st.sampled_from(["tags", "fast", "block"]),
 )
 def test_compressed_rows(data, count, codec):
     """Bytes that are no zstd or lz4 give an error, never other memory."""

@@ -1,4 +1,4 @@
-"""The golden store of format 1.0 is read, by every version, with the content written out here."""
+"""The golden stores are read, by every version, with the content written out here."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ import ocrstore
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "format-1.0.ocrs"
 SHA256 = "18c41e040f75fb5286647c3e3c6873ed3a87f22f5846d423dea8cc82e919b26f"
+BLOCKS = GOLDEN.with_name("lz4block.ocrs")
+BLOCKS_SHA256 = "f6ab8b5380c067ef6fe20286dc6e563bb10e84af013132324e60ba42390f9ff3"
+BLOCKS_FINGERPRINT = "cb3951237581f530c53d338ddd9c91fbffd4be00d18ca09f2478f06abcc4660e"
 FINGERPRINTS = {
     1: "8ecd430fa4b5b1674a1624baf951edbe024f576e9aa25790382cb502f5d65ba6",
     2: "c8373394657d6448fe316b4fadb31ec4dbf4edc48fbc6bc889a9cba0d668b13e",
@@ -154,9 +157,35 @@ def test_metadata_and_history_are_as_written():
     )
 
 
-def test_the_golden_file_itself_never_changes():
+def test_the_rows_of_lz4block_are_as_written():
+    """Each array is bit-identical to what the test spells out, and so is one stored block."""
+    store = ocrstore.open(BLOCKS)
+    assert store.snapshot.manifest.version == (1, 1)
+    assert store.fingerprint == BLOCKS_FINGERPRINT
+    for row in range(4):
+        ones = [float(100 * row <= i < 100 * row + 100) for i in range(4096)]
+        noise = [i * 2654435761 % 2**32 >> 24 for i in range(row * 120)]
+        want = {
+            "prob_map": np.array(ones, np.float16).reshape(64, 64),
+            "image": np.array(noise, np.uint8).reshape(row, 40, 3),
+            "score": np.array(row / 8, np.float64),
+            "mask": np.array([[x <= y + row for x in range(16)] for y in range(16)]),
+        }
+        for name, array in want.items():
+            found = store[name][row]
+            assert (found.dtype, found.shape) == (array.dtype, array.shape), name
+            assert found.tobytes() == array.tobytes(), name
+            assert not found.flags.writeable
+    assert store["score"][0:4].tolist() == [0.0, 0.125, 0.25, 0.375]
+    # a token for 8 literals, and the float64 0.125
+    assert bytes(store["score"].stored(1)).hex() == "80" + "000000000000c03f"
+    assert ocrstore.verify(BLOCKS).ok
+
+
+def test_the_golden_files_themselves_never_change():
     """A store that was published as golden is not made again."""
     assert hashlib.sha256(GOLDEN.read_bytes()).hexdigest() == SHA256
+    assert hashlib.sha256(BLOCKS.read_bytes()).hexdigest() == BLOCKS_SHA256
     assert GOLDEN.stat().st_size < 200_000
 
 
@@ -190,3 +219,15 @@ def test_the_script_still_makes_it(tmp_path, monkeypatch):
     }
     if libraries == WRITTEN_WITH:
         assert target.read_bytes() == GOLDEN.read_bytes()
+
+
+def test_the_script_still_makes_the_blocks(tmp_path, monkeypatch):
+    """The same content; and the same fingerprint where LZ4 compresses the same."""
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    load_script().make_lz4block(tmp_path / "again.ocrs")
+    again, golden = ocrstore.open(tmp_path / "again.ocrs"), ocrstore.open(BLOCKS)
+    for name in golden.columns:
+        for row in range(4):
+            assert again[name][row].tobytes() == golden[name][row].tobytes()
+    same = all((again[name].hashes == golden[name].hashes).all() for name in golden.columns)
+    assert (again.fingerprint == golden.fingerprint) == same

@@ -283,18 +283,26 @@ def read(column_name):
     return lambda path: ocrstore.open(path)[column_name][2]
 
 
-for name in ("tags", "fast"):
-    for size, label in ((101, "short"), (103, "long"), (10**8, "absurd")):
-        CASES.append(
-            Case(
-                "R42",
-                f"{name}_{label}_row",
-                place(name, shape=[size]),
-                CorruptStoreError,
-                f"its {COLUMNS[name].codec} bytes cannot be decoded",
-                read(name),
-            )
-        )
+def stored_nbytes(column_name, difference):
+    """Let a row end earlier or later than its stream."""
+
+    def make(path):
+        nbytes = craft.rows_of(path, column_name)[2]["nbytes"]
+        craft.edit_place(path, column_name, 2, nbytes=nbytes + difference)
+
+    return make
+
+
+for name in ("tags", "fast", "block"):
+    for label, spoil in {
+        "short_row": place(name, shape=[101]),
+        "long_row": place(name, shape=[103]),
+        "absurd_row": place(name, shape=[10**8]),
+        "truncated_stream": stored_nbytes(name, -1),
+        "stream_with_a_byte_behind_it": stored_nbytes(name, 1),
+    }.items():
+        message = f"its {COLUMNS[name].codec} bytes cannot be decoded"
+        CASES.append(Case("R42", f"{name}_{label}", spoil, CorruptStoreError, message, read(name)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=CASES.names)

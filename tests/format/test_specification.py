@@ -23,6 +23,7 @@ import xxhash
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "format-1.0.ocrs"
+BLOCKS = GOLDEN.with_name("lz4block.ocrs")
 SPECIFICATION = ROOT / "docs" / "FORMAT.md"
 ENGINE = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
 
@@ -50,9 +51,9 @@ with ocrstore.create(sys.argv[1], columns, attributes=schema) as writer:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """Return the golden store, an odd one, and one without samples."""
+    """Return the golden stores, an odd one, and one without samples."""
     folder = tmp_path_factory.mktemp("specification")
-    paths = [GOLDEN]
+    paths = [GOLDEN, BLOCKS]
     for rows in (0, 150):
         path = folder / f"odd-{rows}.ocrs"
         subprocess.run([sys.executable, "-c", ODD_STORE, path, str(rows)], check=True, cwd=ROOT)
@@ -101,7 +102,7 @@ class Parsed:
         shape = place.get("shape", [])
         if column["codec"] != "raw":
             nbytes = int(np.prod(shape)) * dtype.itemsize
-            codec = {"zstd": "zstd", "lz4": "lz4"}[column["codec"]]
+            codec = {"zstd": "zstd", "lz4": "lz4", "lz4block": "lz4_raw"}[column["codec"]]
             stored = pa.Codec(codec).decompress(stored, nbytes, asbytes=True) if nbytes else b""
         return np.frombuffer(stored, dtype).reshape(shape)
 
@@ -123,8 +124,10 @@ def test_manifest_has_every_field(stores):
             "format", "required_features", "generation", "samples", "groups", "columns",
             "fingerprint", "history", "metadata",
         }  # fmt: skip
-        assert manifest["format"] == {"major": 1, "minor": 0}
-        assert manifest["required_features"] == []
+        codecs = {column["codec"] for column in store.columns.values()}
+        features = sorted(codecs & {"lz4block"})
+        assert manifest["format"] == {"major": 1, "minor": len(features)}
+        assert manifest["required_features"] == features
         assert manifest["generation"] == store.generation
         assert manifest["samples"] == store.index.num_rows
         text = json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

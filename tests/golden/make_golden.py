@@ -1,8 +1,9 @@
-"""Write the golden store of format 1.0: `python tests/golden/make_golden.py [target]`.
+"""Write the golden stores: `python tests/golden/make_golden.py [folder]`.
 
-Its content is a function of the row number alone and is written out again, independently, in
-`tests/format/test_golden.py`. The store in this folder is never made again: it stands for all
-stores of format 1.0 that exist, and every later version reads it.
+One of format 1.0, and one for each feature since. Their content is a function of the row number
+alone and is written out again, independently, in `tests/format/test_golden.py`. The stores in this
+folder are never made again: they stand for all stores of their kind that exist, and every later
+version reads them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import base64
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,6 @@ import ocrstore
 from ocrstore import Column, Encoded
 from ocrstore.format import publish
 
-TARGET = Path(__file__).with_name("format-1.0.ocrs")
 EPOCH = 1_750_000_000  # 2025-06-15T15:06:40Z
 WRITER = "0.1.0"  # the version that goes into the history, whatever this one is
 
@@ -102,27 +104,13 @@ def edge_map(position: int) -> np.ndarray[Any, Any]:
     return np.full((2, 2), position - 2, np.int8)
 
 
-def make(target: Path) -> None:
-    """Write three generations: created, changed, given one more column."""
+@contextmanager
+def fixed_history() -> Iterator[None]:
+    """Record a fixed time and version in the history."""
     before = os.environ.get("SOURCE_DATE_EPOCH"), publish.__version__
     os.environ["SOURCE_DATE_EPOCH"], publish.__version__ = str(EPOCH), WRITER
     try:
-        with ocrstore.create(
-            target,
-            COLUMNS,
-            attributes=ATTRIBUTES,
-            metadata=METADATA,
-            overwrite=True,
-        ) as writer:
-            for row in range(4):
-                writer.append(f"img/{row}.jpg", arrays(row), attributes=attributes(row))
-        with ocrstore.edit(target, action="append") as writer:
-            writer.replace("img/1.jpg", arrays(13), attributes=attributes(13))
-            writer.delete("img/2.jpg")
-            writer.append("ünï/6.jpg", arrays(6), attributes=attributes(6))
-        ocrstore.add_column(
-            target, "view/edge_map", Column("int8", (2, 2)), map(edge_map, range(4))
-        )
+        yield
     finally:
         publish.__version__ = before[1]
         if before[0] is None:
@@ -131,5 +119,54 @@ def make(target: Path) -> None:
             os.environ["SOURCE_DATE_EPOCH"] = before[0]
 
 
+@fixed_history()
+def make(target: Path) -> None:
+    """Write format 1.0 in three generations: created, changed, given one more column."""
+    with ocrstore.create(
+        target, COLUMNS, attributes=ATTRIBUTES, metadata=METADATA, overwrite=True
+    ) as writer:
+        for row in range(4):
+            writer.append(f"img/{row}.jpg", arrays(row), attributes=attributes(row))
+    with ocrstore.edit(target, action="append") as writer:
+        writer.replace("img/1.jpg", arrays(13), attributes=attributes(13))
+        writer.delete("img/2.jpg")
+        writer.append("ünï/6.jpg", arrays(6), attributes=attributes(6))
+    ocrstore.add_column(target, "view/edge_map", Column("int8", (2, 2)), map(edge_map, range(4)))
+
+
+BLOCK_COLUMNS = {
+    "prob_map": Column("float16", (64, 64), codec="lz4block"),
+    "image": Column("uint8", (None, None, 3), codec="lz4block"),
+    "score": Column("float64", (), codec="lz4block"),
+    "mask": Column("bool", (16, 16), codec="lz4block"),
+    "row": Column("int32", ()),
+}
+
+
+def block_arrays(row: int) -> dict[str, Any]:
+    """Return what row number `row` holds: runs, noise, a scalar, and empty arrays in row 0."""
+    noise = np.arange(row * 40 * 3, dtype=np.uint64) * 2654435761 % 2**32 >> 24
+    return {
+        "prob_map": (np.arange(4096).reshape(64, 64) // 100 == row).astype(np.float16),
+        "image": noise.astype(np.uint8).reshape(row, 40, 3),
+        "score": np.float64(row) / 8,
+        "mask": np.tri(16, 16, row, dtype=np.bool_),
+        "row": np.int32(row),
+    }
+
+
+@fixed_history()
+def make_lz4block(target: Path) -> None:
+    """Write one generation of format 1.1 with columns of the codec lz4block."""
+    with ocrstore.create(target, BLOCK_COLUMNS, overwrite=True) as writer:
+        for row in range(4):
+            writer.append(f"{row}.jpg", block_arrays(row))
+
+
+STORES = {"format-1.0.ocrs": make, "lz4block.ocrs": make_lz4block}
+
 if __name__ == "__main__":
-    make(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    for name, write in STORES.items():
+        if not (folder / name).exists():
+            write(folder / name)

@@ -335,10 +335,11 @@ def test_the_command(built, tmp_path, monkeypatch, capsys):
     assert caught.value.code == 2 and ocrstore.verify(built).ok
 
 
-def test_a_folder_that_is_not_there(built, tmp_path):
+def test_a_folder_that_is_none(built, tmp_path):
     """The disk's refusal is one error, and nothing is left behind."""
+    (tmp_path / "file").touch()
     with ocrstore.open(built) as store, pytest.raises(WriteError, match="cannot be written"):
-        write_report(store, tmp_path / "nowhere" / "report.html")
+        write_report(store, tmp_path / "file" / "report.html")
 
 
 def test_without_opencv_it_says_what_to_install(built, monkeypatch):

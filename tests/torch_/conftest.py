@@ -33,7 +33,7 @@ def shared_files():
 
     def mapped():
         maps = Path("/proc/self/maps")
-        lines = maps.read_text().splitlines() if maps.exists() else ()
+        lines = maps.read_text(errors="replace").splitlines() if maps.exists() else ()
         return {line.split()[4] for line in lines if "/torch_" in line or "ocrstore-slot" in line}
 
     before = mapped()

@@ -1,5 +1,7 @@
 """Stores as a build makes them, small and drawn by the tests."""
 
+from dataclasses import replace
+
 import numpy as np
 
 import ocrstore
@@ -33,7 +35,9 @@ def draw_picture(rng, height, width, regions):
     return pixels, polygons
 
 
-def make_store(path, *, samples=20, sizes=(160,), seed=5, keep_image=True, prefix="img"):
+def make_store(
+    path, *, samples=20, sizes=(160,), seed=5, keep_image=True, prefix="img", codec="raw"
+):
     """Write a store with one view for each size, as `ocrstore build` does."""
     rng = np.random.default_rng(seed)
     recipes = {str(size): Recipe.make(size=size) for size in sizes}
@@ -68,6 +72,7 @@ def make_store(path, *, samples=20, sizes=(160,), seed=5, keep_image=True, prefi
         }
     if keep_image:
         columns["image"] = ocrstore.Column("uint8", (None, None, 3))
+    columns = {name: replace(column, codec=codec) for name, column in columns.items()}
     metadata = {"views": views, "default_view": next(iter(recipes))}
     with ocrstore.create(path, columns=columns, metadata=metadata, overwrite=True) as writer:
         for row in range(samples):

@@ -14,7 +14,7 @@ from ocrstore.errors import SchemaError
 from ocrstore.keys import fraction_of
 from ocrstore.torch import Batch, OCRDataModule, OCRStoreDataset, ResumableSampler
 
-lightning = pytest.importorskip("lightning.pytorch")
+lightning = pytest.importorskip("ocrstore.torch.lightning_bases").L
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*num_workers"),
@@ -102,7 +102,6 @@ def test_an_interrupted_training_goes_on(store_path, other_path, tmp_path):
         second,
         datamodule=make_module(store_path, other_path, 0),
         ckpt_path=tmp_path / "middle.ckpt",
-        weights_only=False,
     )
     seen = {0: [], 1: [], 2: []}
     for epoch, rows in first.rows + second.rows:
@@ -125,7 +124,7 @@ def test_an_odd_last_batch_is_left_out(store_path, other_path, tmp_path):
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         make_trainer(tmp_path, max_epochs=2).fit(model, datamodule=module)
     assert [len(rows) for _, rows in model.rows] == [4] * 9
-    state = torch.load(model.checkpoint, weights_only=False)["OCRDataModule"]["train"]
+    state = torch.load(model.checkpoint)["OCRDataModule"]["train"]
     assert (state["epoch"], state["position"]) == (1, 0)
     module.batch_size = 64
     assert len(module.train_dataloader()) == 1
@@ -153,9 +152,7 @@ def test_a_module_is_resumed_twice(store_path, other_path, tmp_path):
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         make_trainer(tmp_path, max_epochs=1).fit(first, datamodule=module)
     second = Counting()
-    make_trainer(tmp_path, max_epochs=1).fit(
-        second, datamodule=module, ckpt_path=first.checkpoint, weights_only=False
-    )
+    make_trainer(tmp_path, max_epochs=1).fit(second, datamodule=module, ckpt_path=first.checkpoint)
     assert sorted(r for _, rows in first.rows + second.rows for r in rows) == list(range(37))
 
 

@@ -414,7 +414,9 @@ def test_annotations_for_evaluators(dataset, store):
     back = points @ matrix.T
     assert np.allclose(back[:, :2] / back[:, 2:], dataset.anns[store.keys[3]][0], atol=1e-2)
     assert batch["texts"][0] == record["texts"] and batch["ignored"][0] == record["ignored"]
-    assert batch["orientation"].tolist() == [6, 1]
+    assert batch["source_orientation"].tolist() == [6, 1]
+    assert batch["orientation"].tolist() == [1, 1]  # of the pixels that are handed out
+    assert dataset[3]["source_orientation"] == 6 and dataset[3]["orientation"] == 1
 
 
 def test_a_batch_behaves_as_a_mapping(dataset):
@@ -431,7 +433,7 @@ def test_a_batch_behaves_as_a_mapping(dataset):
     assert isinstance(moved, Batch) and torch.equal(moved["images"], batch["images"])
     doubled = batch.to(torch.float64)
     assert doubled["images"].dtype == torch.float64 and doubled["texts"] == batch["texts"]
-    assert "Batch: images" in repr(batch)
+    assert repr(batch).startswith("Batch of 4\n  images ")
     assert batch["images"].stride()[1:] == (1, 480, 3)  # channels last
 
 

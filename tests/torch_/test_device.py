@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from ocrstore.store import StoredColumn
 from ocrstore.torch import Batch, OCRStoreDataset, PrefetchLoader, ResumableSampler
 from ocrstore.torch.batch import ON_HOST
 from ocrstore.torch.device import BlockingTransfer, Transfer, move, stage_for
 from tests.fake_cuda import Event, Fake
+from tests.torch_.making import make_store
 
 TENSORS = ("images", "prob_maps", "thresh_maps", "prob_masks", "thresh_masks")
 
@@ -67,6 +69,25 @@ def test_kernels_that_run_late_read_the_right_tensors(fake, store_path, ahead):
     assert wrong_tensors(fake, loader, dataset, passes=2) == 0
     loader.close()
     assert fake.waits == 0
+
+
+def test_compressed_rows_are_decoded_into_page_locked_memory(fake, tmp_path, monkeypatch):
+    """No other memory is taken for rows on their way to the device."""
+    path = make_store(tmp_path / "a.ocrs", samples=13, codec="lz4block")
+    expected = OCRStoreDataset(make_store(tmp_path / "raw.ocrs", samples=13))
+    loader = make_loader(OCRStoreDataset(path))
+    monkeypatch.setattr(StoredColumn, "decoded", lambda *_: pytest.fail("a row was taken"))
+    sizes = []
+    empty = StoredColumn.empty_batch
+
+    def note(column, count):
+        sizes.append(column.spec.row_nbytes)
+        return empty(column, count)
+
+    monkeypatch.setattr(StoredColumn, "empty_batch", note)
+    assert wrong_tensors(fake, loader, expected) == 0
+    loader.close()
+    assert max(sizes, default=0) <= 72  # matrices, which stay on the host
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -293,7 +314,7 @@ def test_nothing_is_sent_to_mps_unwaited_or_in_float64(store_path):
 
 def test_precision_plugins_leave_matrices_alone(store_path):
     """Under 16-true and bf16-true maps are converted, matrices are not."""
-    precision = pytest.importorskip("lightning.pytorch.plugins.precision")
+    precision = pytest.importorskip("ocrstore.torch.lightning_bases").L.plugins.precision
     dataset = OCRStoreDataset(store_path, view="96")
     exact = dataset[0:3]["inverse_matrix"].clone()
     for name, dtype in (("16-true", torch.float16), ("bf16-true", torch.bfloat16)):

@@ -2,15 +2,21 @@
 
 import json
 import os
+import shutil
 import sys
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+import ocrstore
 from ocrstore.cli import cli
+from ocrstore.errors import SchemaError
 from ocrstore.machine import Memory, ProcessMemory, memory_of
-from ocrstore.torch import doctor
+from ocrstore.torch import OCRStoreDataset, doctor
 from ocrstore.torch.doctor import measure
+from tools import crafting as craft
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' accounting")
 
@@ -39,6 +45,19 @@ def test_memory_adds_up(monkeypatch):
         measure("val.ocrs", workers=0)
 
 
+@linux
+def test_what_is_wrong_with_a_store_is_told_as_by_other_commands(store_path, tmp_path):
+    """The fresh process hands an error of the store over, without a traceback."""
+    path = Path(shutil.copyfile(store_path, tmp_path / "wrong.ocrs"))
+    table = craft.index_table(path)
+    flags = pa.array([[True] * 50] * len(table))
+    craft.put_table(
+        path, table.set_column(table.schema.get_field_index("ignored"), "ignored", flags)
+    )
+    with pytest.raises(SchemaError, match=r"attribute 'ignored': 50 elements for \d+ polygons"):
+        measure(str(path), workers=0)
+
+
 def make_diagnosis(**changes):
     """Return a finding with some fields changed."""
     fields = {
@@ -57,6 +76,19 @@ def make_diagnosis(**changes):
         "shm_growth": None,
     }
     return doctor.Diagnosis(**{**fields, **changes})
+
+
+def test_the_page_cache_is_compared_with_what_an_epoch_reads(store_path):
+    """Not with the file, which has further columns and views."""
+    mapping = ocrstore.open(store_path).snapshot.mapping
+    if mapping.resident_nbytes() is None:
+        pytest.skip("the system does not report what is in the page cache")
+    OCRStoreDataset(store_path).warm()
+    found = doctor.diagnose(store_path, workers=0)
+    assert found.cached_nbytes == found.view_nbytes < found.file_nbytes
+    first = ocrstore.open(store_path)["tensor"]
+    part = [(int(first.offsets[0]), int(first.nbytes[0]))]
+    assert mapping.resident_nbytes(part) == part[0][1] and mapping.resident_nbytes([]) == 0
 
 
 def test_a_store_larger_than_memory_is_a_problem(store_path, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import albumentations as A
 import numpy as np
 import pytest
 import torch
@@ -12,7 +11,8 @@ import torch
 import ocrstore
 from ocrstore import cli
 from ocrstore.errors import SchemaError
-from ocrstore.pipeline import compose, read_pipeline, to_json
+from ocrstore.pipeline import compose
+from ocrstore.pipeline_json import read_pipeline, to_json
 from ocrstore.stopwatch import lap, measuring
 from ocrstore.torch import profile as profiling
 from ocrstore.torch.dataset import OCRStoreDataset
@@ -24,6 +24,8 @@ from ocrstore.torch.profile import (
     write_split,
 )
 from tests.drawn import bare_store, build_drawn, write_source
+
+A = pytest.importorskip("albumentations")
 
 PIPELINE = A.Compose([A.Resize(64, 64), A.HorizontalFlip(p=0.5), A.RandomBrightnessContrast(p=1.0)])
 MIXED = A.Compose(
@@ -110,18 +112,19 @@ def test_no_time_is_lost_or_counted_twice(folder, monkeypatch):
     """The laps of a batch add up to the readings of the clock, whatever the steps are."""
     clock = CountingClock()
     measured = []
-    original = profiling._Run._laps
+    original = profiling._spend
 
-    def laps(self, rows, totals):
-        before, spent = clock.readings, sum(totals.values())
-        original(self, rows, totals)
-        after = sum(totals.values())
-        # the first reading starts the stopwatch, each further one ends a lap of 1 ms
-        measured.append((after - spent, (clock.readings - before - 1) * 1_000_000))
+    def spend(dataset, names, batches, *others):
+        before = clock.readings
+        spent = original(dataset, names, batches, *others)
+        # the first reading of each run starts the stopwatch, each further one ends a lap of 1 ms
+        laps = clock.readings - before - 2 * len(batches)
+        measured.append((sum(spent.values()), laps * 1_000_000))
+        return spent
 
-    monkeypatch.setattr(profiling._Run, "_laps", laps)
+    monkeypatch.setattr(profiling, "_spend", spend)
     counted(folder, MIXED, batch_size=1, clock=clock)
-    assert len(measured) == 4 * 3  # two repeats and the warm-up
+    assert len(measured) == 3  # two repeats and the warm-up
     assert all(spent == elapsed for spent, elapsed in measured)
 
 
@@ -292,7 +295,7 @@ def test_json_for_programs(folder, run):
     record = json.loads(out)
     assert code == 0 and record["pipeline"] == "the pipeline of train --augment"
     names = [row["name"] for row in record["costs"]]
-    assert "LongestMaxSize" in names and "ColorJitter" in names
+    assert "warp" in names and "colour" in names
     assert record["sum_cpu_ms"] == pytest.approx(sum(row["cpu_ms"] for row in record["costs"]))
     assert record["loader"]["cpu_ms"] > 0 and record["advice"] and record["written"] == []
 
@@ -300,7 +303,6 @@ def test_json_for_programs(folder, run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--split", "x"], "--split needs --transform"),
         (["--transform", "no.yaml"], "does not exist"),
         (["--view", "nope"], "no view 'nope'"),
     ],
@@ -309,6 +311,17 @@ def test_wrong_use(folder, run, arguments, words):
     """Wrong use is exit code 2 and one message."""
     found, _, err = run("profile", folder / "val.ocrs", *arguments)
     assert found == 2 and words in err.replace("\n", " ")
+
+
+def test_the_pipeline_of_train_is_split(folder, run, tmp_path):
+    """Without --transform the advice names a command that works as it is."""
+    given = ("profile", folder / "val.ocrs", "--samples", 3, "--repeats", 1)
+    _, out, _ = run(*given)
+    assert "ocrstore profile STORE --split DIR" in out
+    code, out, _ = run(*given, "--split", tmp_path / "baked")
+    assert code == 0 and "bake.yaml" in out
+    assert "LongestMaxSize" in (tmp_path / "baked" / "bake.yaml").read_text()
+    assert "RandomCrop" in (tmp_path / "baked" / "rest.yaml").read_text()
 
 
 def test_nothing_to_split():

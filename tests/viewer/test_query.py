@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import ocrstore
 from ocrstore.viewer import query
-from ocrstore.viewer.fields import read_fields
 from ocrstore.viewer.query import BusyError, Filter, FilterError
-from ocrstore.viewer.samples import Selection, Selector
+from ocrstore.viewer.samples import Selection, Selector, read_fields
+from tests.building.test_frames import RAW, UPRIGHT, Words
 
 pytest.importorskip("duckdb", reason="SQL conditions need ocrstore[sql]")
 
@@ -33,7 +33,7 @@ def fields(opened):
 @pytest.fixture(scope="module")
 def shared(fields):
     """A filter over the shared store."""
-    with Filter(fields.table()) as made:
+    with Selector(fields).filter as made:
         yield made
 
 
@@ -387,3 +387,16 @@ def test_order(fields):
         for wrong in ("texts", "polygons", "nothing"):
             with pytest.raises(FilterError, match="cannot sort"):
                 rows(sort=wrong)
+
+
+def test_turned_pictures(tmp_path):
+    """A filter finds the pictures with an EXIF rotation, and the frame of their polygons."""
+    words = Words(tmp_path)
+    words.add("raw.jpg", RAW)
+    words.add("up.jpg", UPRIGHT)
+    words.build()
+    found = read_fields(ocrstore.open(words.store), {})
+    assert found.array("source_orientation").to_pylist() == [6, 6]
+    with Filter(found.table()) as made:
+        assert list(made.rows("turned = true")) == [0, 1]
+        assert list(made.rows("polygons_frame = 'upright'")) == [1]

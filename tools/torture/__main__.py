@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -156,14 +157,19 @@ def main() -> None:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     # no TemporaryDirectory: children run what is registered for the end of a process
     folder = Path(tempfile.mkdtemp(prefix="ocrstore-torture-", dir=memory))
+    bench = Bench(folder, loud=bool(options.case))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        bench = Bench(folder, loud=bool(options.case))
+        bench.prepare()
         if options.case:
             name, _, number = options.case.partition(":")
             one_case(bench, state, name, int(number))
         else:
             campaign(bench, state, options)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with the next case")
     finally:
+        bench.close()
         shutil.rmtree(folder)
         Path(os.environ["LD_PRELOAD"]).unlink(missing_ok=True)
     print(f"\n{summary(state)}\n")

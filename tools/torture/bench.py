@@ -19,7 +19,7 @@ NETWORK = (
     "16",
     "--precision",
     "32",
-    "--accelerator",
+    "--device",
     "cpu",
 )
 
@@ -35,9 +35,8 @@ class Bench(Runner):
         self.material, self.work = folder / "material", folder / "work"
         self.work.mkdir()
         self.known: dict[str, tuple[dict[str, str], dict[str, str], float, int]] = {}
-        self._prepare()
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Draw pictures, build the stores and train the network that are attacked."""
         for number in (1, 2):
             write_scenes(self.material / f"{number}", 6, height=120, width=160, words=3)
@@ -165,6 +164,7 @@ def rare_readers(bench: Bench, store: Path) -> list[tuple[Any, ...]]:
     return [
         ("profile", store, "--samples", 1, "--repeats", 1), ("doctor", store, "--workers", 0),
         ("train", store, "--out", bench.folder / "run", "--epochs", 1, "--force", *bench.training),
+        ("train", store, "--out", bench.folder / "run", "--epochs", 1, "--force", *bench.training, "--augment", "--workers", 1),
         ("train", bench.material / "1.ocrs", "--val", store, "--out", bench.folder / "run", "--epochs", 1, "--force", *bench.training),
         ("eval", store, "--checkpoint", checkpoint),
     ]  # fmt: skip

@@ -175,6 +175,16 @@ class Runner:
         self.temporary.mkdir()
         self.counts: Counter[str] = Counter()
         self.findings: list[tuple[str, str, str]] = []
+        self._running: set[int] = set()
+
+    def close(self) -> None:
+        """Kill the commands that still run: a Ctrl-C does not reach their sessions."""
+        for child in self._running:
+            for send in (os.kill, os.killpg):
+                with suppress(ProcessLookupError):
+                    send(child, signal.SIGKILL)
+            with suppress(ChildProcessError):  # it was waited for, and left processes
+                os.waitpid(child, 0)
 
     def start(self, *arguments: object, blow: Blow = NONE, fresh: bool = False) -> Started:
         """Fork a child that runs a command, in a session of its own; `fresh` in a new Python."""
@@ -182,6 +192,7 @@ class Runner:
         ready, told = os.pipe()
         child = os.fork()
         if child:
+            self._running.add(child)
             os.close(told)
             return Started(child, ready, output, " ".join(map(str, arguments)))
         code = 70
@@ -197,6 +208,7 @@ class Runner:
             )
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if blow.file_nbytes is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (blow.file_nbytes, blow.file_nbytes))
             if fresh:
@@ -239,6 +251,7 @@ class Runner:
         if outcome.seconds > SECONDS:
             outcome.findings.append(f"still at work after {SECONDS} s")
         leftover = self._end_session(child)
+        self._running.remove(child)
         output.seek(0)
         outcome.text = output.read()
         output.close()

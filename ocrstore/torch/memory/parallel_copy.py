@@ -1,6 +1,6 @@
-"""Copy rows into a buffer, large batches with several threads.
+"""Copy rows into a buffer, or decode them into it, large batches with several threads.
 
-One core cannot use all of the memory's bandwidth. As many threads copy as torch may use for one
+One core cannot use all of the memory's bandwidth. As many threads work as torch may use for one
 operation (`torch.set_num_threads`), at most four; in DataLoader workers torch has one thread.
 """
 
@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 
+from ocrstore.store import StoredColumn
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
 
-Job = tuple[AnyArray, AnyArray]
-"""(target, source) of the same shape."""
+Job = tuple[AnyArray, Any]
+"""A target, and the source to copy or decode into it."""
+Work = Callable[[AnyArray, Any], None]
 
 _FLAT_NBYTES = 64 << 10
 """Rows of at least this size are copied one by one, as plain bytes."""
@@ -44,6 +48,17 @@ def copy_rows(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) 
     run_jobs(jobs, out.nbytes)
 
 
+def decode_rows(column: StoredColumn[Any], rows: IntArray, out: AnyArray) -> None:
+    """Decode rows of a compressed column of fixed shape into `out` of shape (len(rows), *shape)."""
+    if len(out) and not out[0].flags.c_contiguous:
+        decoded = column.empty_batch(len(rows))  # a buffer of another layout
+        decode_rows(column, rows, decoded)
+        np.copyto(out, decoded)
+        return
+    jobs = [(out[position, ...], row) for position, row in enumerate(rows.tolist())]
+    run_jobs(jobs, out.nbytes, lambda target, row: column.decode_into(row, target))
+
+
 def _shaped_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> list[Job]:
     jobs: list[Job] = []
     for position, count, offset in layout.runs(rows):
@@ -53,8 +68,8 @@ def _shaped_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArra
     return jobs
 
 
-def run_jobs(jobs: list[Job], nbytes: int) -> None:
-    """Copy each source into its target; returns when all are copied."""
+def run_jobs(jobs: list[Job], nbytes: int, work: Work = np.copyto) -> None:
+    """Do the work for each target and source; returns when all is done."""
     threads = 1
     if nbytes >= _MIN_THREADED_NBYTES and len(jobs) > 1:
         threads = min(torch.get_num_threads(), _MAX_THREADS, len(jobs))
@@ -62,11 +77,11 @@ def run_jobs(jobs: list[Job], nbytes: int) -> None:
     helpers: list[Future[None]] = []
     try:
         for _ in range(threads - 1):
-            helpers.append(_executor().submit(_copy_all, left))
+            helpers.append(_executor().submit(_work_off, left, work))
     except RuntimeError:
-        pass  # the interpreter exits and starts no more threads: copy alone
+        pass  # the interpreter exits and starts no more threads: work alone
     try:
-        _copy_all(left)
+        _work_off(left, work)
     finally:
         for helper in helpers:
             # do not wait for helper threads that were not scheduled yet
@@ -74,14 +89,14 @@ def run_jobs(jobs: list[Job], nbytes: int) -> None:
                 helper.result()
 
 
-def _copy_all(left: deque[Job]) -> None:
-    """Copy until no job is left; several threads may share the queue."""
+def _work_off(left: deque[Job], work: Work) -> None:
+    """Work until no job is left; several threads may share the queue."""
     while True:
         try:
             target, source = left.popleft()
         except IndexError:
             return
-        np.copyto(target, source)
+        work(target, source)
 
 
 @lru_cache(maxsize=1)

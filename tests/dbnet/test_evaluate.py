@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ocrstore.dbnet import scoring
-from ocrstore.dbnet.scoring import Scoring
+from ocrstore.dbnet import evaluate
+from ocrstore.dbnet.evaluate import Scoring
 from ocrstore.evaluation.postprocess import PostParams
 from ocrstore.evaluation.results import ground_truth_of
 from tests.fake_cuda import Event, Fake
@@ -86,7 +86,7 @@ def test_a_thread_that_does_not_wait_is_seen(fake, bars_loader, monkeypatch):
 def test_a_thread_on_the_wrong_gpu_is_seen(fake, bars_loader, monkeypatch):
     """Waiting in a thread that is still on GPU 0 makes a context there."""
     batches = list(bars_loader(2))
-    monkeypatch.setattr(scoring, "enter_device", lambda _: None)
+    monkeypatch.setattr(evaluate, "enter_device", lambda _: None)
     run(on_device(fake, batches), batches, "cuda:1")
     assert fake.contexts == {0, 1}
 
