@@ -4,8 +4,8 @@ Needs webdataset and torch, not ocrstore. Batches are those of `ocrstore.torch.O
 
     python examples/webdataset_train.py "shards/val-{000000..000003}.tar" --workers 4
 
-Every rank and every worker reads shards of its own; there should be at least as many shards as ranks
-times workers.
+Every rank and every worker reads shards of its own: there should be at least as many shards as
+ranks times workers.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def make_loader(
         shuffle: Samples that wait to be drawn at random; 0 keeps the order of the shards.
         seed: Of the shuffle.
     """
-    urls = sorted(glob.glob(shards)) or shards
+    urls = sorted(glob.glob(shards)) or shards  # noqa: PTH207  # an absolute pattern, too
     dataset = (
         wds.WebDataset(
             urls,
-            shardshuffle=len(urls) if shuffle and isinstance(urls, list) else bool(shuffle) and 100,
+            shardshuffle=1000 if shuffle else False,
             nodesplitter=wds.split_by_node,
             workersplitter=wds.split_by_worker,
             empty_check=False,  # a worker may have no shard

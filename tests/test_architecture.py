@@ -73,7 +73,8 @@ cli           : errors format interrupts keys machine packages schema version wh
 | annotation building dbnet decode evaluation exporting inspection maps metadata pipeline \
 pipeline_json problems recipe report sources store targets torch verification viewer views
 __main__      : interrupts | cli
-__init__      : errors version | building display exporting format packages recipe sources store verification
+__init__      : errors version | building display exporting format packages recipe sources store \
+verification
 """
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")
@@ -194,7 +195,16 @@ def test_the_table_keeps_the_direction():
     for part in ("store", "verification"):
         allowed = {"buffers", "errors", "version", "format", "store", "whole_file"}
         assert reach(part) <= allowed, part
-    for part in ("torch", "evaluation", "inspection", "report", "viewer", "augment", "views", "exporting"):
+    for part in (
+        "torch",
+        "evaluation",
+        "inspection",
+        "report",
+        "viewer",
+        "augment",
+        "views",
+        "exporting",
+    ):
         assert not reach(part) & {"building", "sources"}, part
     assert not reach("evaluation", later=True) & {"torch", "dbnet"}
 

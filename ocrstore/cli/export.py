@@ -51,7 +51,10 @@ FORMATS = (
     help="webdataset, npz: the columns of this view; else its pictures instead of the whole ones.",
 )
 @click.option(
-    "--shard-size", type=COUNT, metavar="MB", help="Most MB of a file: webdataset, hf [default: 500]."
+    "--shard-size",
+    type=COUNT,
+    metavar="MB",
+    help="Most MB of a file: webdataset, hf [default: 500].",
 )
 @click.option("--generation", type=int, help="Export an older generation.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export.")

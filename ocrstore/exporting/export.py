@@ -73,7 +73,7 @@ def export(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Exported:
-    """Write samples of a store in the format of another tool; if interrupted, the same call resumes.
+    """Write samples in the format of another tool; if interrupted, the same call resumes.
 
     Args:
         store: The store, open or not.
@@ -96,7 +96,7 @@ def export(
         WriteError: The file system refused.
     """
     started = time.perf_counter()
-    given = {"columns": columns, "view": view, "shard_size": shard_size}
+    given: dict[str, Any] = {"columns": columns, "view": view, "shard_size": shard_size}
     takes = ("columns",) if to in index_file.FORMATS else getattr(FOLDERS.get(to), "takes", None)
     if takes is None:
         raise SchemaError(f"unknown format {to!r}; expected {', '.join(FORMATS)}")

@@ -20,7 +20,9 @@ from ocrstore.whole_file import replaced, write_whole
 
 LIST = "pictures.tsv"
 """The pictures with their annotation files and keys, as `ocrstore build` reads them."""
-_NOT_PORTABLE = re.compile(r'[\\<>:"|?*]|^[ .]|[ .]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)', re.I)
+_NOT_PORTABLE = re.compile(
+    r'[\\<>:"|?*]|^[ .]|[ .]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)', re.I
+)
 _PREFIXED = re.compile(r"^(?:poly_)?(?:gt|res)_", re.IGNORECASE)
 _MOST_NBYTES = 200
 """Of a part of a path: file systems allow 255, and endings are added."""
@@ -62,7 +64,7 @@ class _Pictures(Format):
         return ((name, self.reader.read(row)) for name, row in zip(self.names, self.rows))
 
     def annotated(self) -> Iterator[tuple[str, Annotated]]:
-        """Yield those that have an annotation: where a picture is listed, it counts as annotated."""
+        """Yield those that have an annotation: a picture that is listed counts as annotated."""
         return ((name, sample) for name, sample in self.samples() if sample.annotated)
 
     def annotate(self, folder: Path) -> dict[int, str]:
@@ -129,9 +131,13 @@ class Paddle(_Pictures):
 def _paddle(region: Region) -> dict[str, Any]:
     # PaddleOCR leaves out regions by this text alone; the own one is for `ocrstore build`
     hidden = region.ignored and region.text != "###"
-    record = {"transcription": "###" if hidden else region.text, "points": region.points}
-    record |= {"difficult": region.ignored} | ({"text": region.text} if hidden else {})
-    return record | _given(language=region.language)
+    return {
+        "transcription": "###" if hidden else region.text,
+        "points": region.points,
+        "difficult": region.ignored,
+        **({"text": region.text} if hidden else {}),
+        **_given(language=region.language),
+    }
 
 
 class Mmocr(_Pictures):
@@ -199,7 +205,7 @@ class LabelMe(_Pictures):
         for name, sample in self.annotated():
             languages += sum(region.language is not None for region in sample.regions)
             unread += sum(region.text is None for region in sample.regions)
-            record = {
+            record: dict[str, Any] = {
                 "version": "5.5.0",
                 "flags": {},
                 "shapes": [_labelme(region) for region in sample.regions],
@@ -291,8 +297,11 @@ class Npz(Format):
     def encode(self, row: int) -> bytes:
         """Return the file; numpy writes no times into it."""
         buffer = io.BytesIO()
-        maps = {name: self.store[column][row] for name, column in self._columns.items()}
-        np.savez_compressed(buffer, **{n: m[np.newaxis].astype("<f4") for n, m in maps.items()})
+        prob, thresh = (
+            self.store[self._columns[name]][row][np.newaxis].astype("<f4")
+            for name in ("prob_map", "thresh_map")
+        )
+        np.savez_compressed(buffer, prob_map=prob, thresh_map=thresh)
         return buffer.getvalue()
 
     def write(self, path: Path, samples: Iterator[bytes]) -> None:
@@ -316,7 +325,7 @@ def file_names(keys: Sequence[str], suffixes: Sequence[str], rows: Sequence[int]
         for name in _candidates(key, suffix, row):
             place = _folded(name)
             above = {str(folder) for folder in PurePosixPath(place).parents}
-            if _is_portable(name) and place not in files and place not in folders and not above & files:
+            if _is_portable(name) and not ({place} | above) & files and place not in folders:
                 break
         files.add(place)
         folders |= above

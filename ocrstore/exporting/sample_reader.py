@@ -96,7 +96,7 @@ class SampleReader:
         return Annotated(row, key, width, height, annotated, regions)
 
     def suffix(self, row: int) -> str:
-        """Return how the name of a sample's picture file has to end; its own ending if that fits."""
+        """Return how the name of a picture's file has to end; as the key does, if that fits."""
         from ocrstore.decode import SUFFIXES
 
         kind = self._kept(row) or "png"
@@ -141,9 +141,9 @@ class SampleReader:
 _FILES = ("jpeg", "file")
 
 
-def _decoded(column: StoredColumn, rows: Sequence[int]) -> npt.NDArray[np.int64]:
+def _decoded(column: StoredColumn[Any], rows: list[int]) -> npt.NDArray[np.int64]:
     sizes = np.asarray(column.shapes[rows], np.int64)
-    return column.spec.numpy_dtype.itemsize * np.prod(sizes, axis=1)
+    return np.asarray(column.spec.numpy_dtype.itemsize * np.prod(sizes, axis=1), np.int64)
 
 
 def _moved(matrix: npt.NDArray[Any], polygon: npt.NDArray[Any]) -> npt.NDArray[Any]:

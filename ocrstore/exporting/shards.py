@@ -48,7 +48,7 @@ class _Sharded(Format):
         """
         found: list[list[int]] = []
         filled = 0
-        sizes = self.reader.nbytes(self.rows, list(self.columns.values()))
+        sizes = self.reader.nbytes(list(self.rows), list(self.columns.values()))
         for row, nbytes in zip(self.rows, sizes.tolist(), strict=True):
             if not found or filled + nbytes > self._limit:
                 found.append([])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-import ocrstore.export
+import ocrstore.exporting.export
 import ocrstore.report
 from ocrstore import cli
 from ocrstore.cli import COMMANDS, export, report
