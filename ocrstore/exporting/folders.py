@@ -129,10 +129,10 @@ class Paddle(_Pictures):
 
 
 def _paddle(region: Region) -> dict[str, Any]:
-    # PaddleOCR leaves out regions by this text alone; the own one is for `ocrstore build`
-    hidden = region.ignored and region.text != "###"
+    # PaddleOCR leaves out regions by these texts alone; `text` is for `ocrstore build`
+    hidden = region.ignored != (region.text in ("###", "*"))
     return {
-        "transcription": "###" if hidden else region.text,
+        "transcription": "###" if hidden and region.ignored else region.text,
         "points": region.points,
         "difficult": region.ignored,
         **({"text": region.text} if hidden else {}),

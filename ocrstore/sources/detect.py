@@ -87,14 +87,12 @@ def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Foun
     ]
     here = Path(os.path.abspath(images))  # noqa: PTH100 - links stay: the user sees their names
     parent, name = here.parent, here.name
-    # a list that names annotations means these, whatever lies beside it
-    beside = not (images.is_file() and listing.others)
-    for folder in (*SIBLING_FOLDERS, f"{name}_gt") if beside else ():
+    for folder in (*SIBLING_FOLDERS, f"{name}_gt"):
         path = parent / folder
         if folder != name and path.is_dir():
             listed = list_folder(path)
             places.append((f"in {shown(path)}", _files(listed.others), listed))
-    for file in (*SIBLING_FILES, f"{name}.json", f"{name}.txt") if beside else ():
+    for file in (*SIBLING_FILES, f"{name}.json", f"{name}.txt"):
         path = parent / file
         if path.is_file():
             places.append((f"in {shown(path)}", [AnnotationFile(path, file)], None))
@@ -106,6 +104,8 @@ def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Foun
                 Found(answer.dialect, answer.files, f"found {place}", around)
                 for answer in _look(files, wanted, folder=around is not None, insist=insist)
             ]
+            if answers and not images.is_dir():
+                break  # an archive or a list with annotations means these, whatever lies beside it
         if answers:
             break
     if len(answers) == 1:

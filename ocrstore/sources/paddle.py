@@ -67,6 +67,6 @@ class Paddle(Dialect):
             ignored = (
                 True if isinstance(shown, str) and shown in _IGNORED else region.get("difficult")
             )
-            # the export of an ignored region keeps its text there
-            text = region.get("text", shown)
-            yield Region(points, text, ignored=ignored, language=region.get("language"))
+            if "text" in region:  # an export, whose transcription is for PaddleOCR
+                shown, ignored = region["text"], region.get("difficult")
+            yield Region(points, shown, ignored=ignored, language=region.get("language"))

@@ -163,8 +163,6 @@ def expected(region, to):
         text, language = "###" if ignored else line, None
     if to == "labelme":
         text, language = text or "", None
-    if to == "paddleocr":
-        ignored = ignored or text == "*"
     return np.array(points, np.float32).tolist(), text, ignored or text == "###", language
 
 
