@@ -17,6 +17,7 @@ from ocrstore.errors import (
     CheckpointError,
     CorruptStoreError,
     DecodeError,
+    FilterError,
     MissingPackageError,
     NotAStoreError,
     OCRStoreError,
@@ -40,6 +41,7 @@ from ocrstore.version import __version__
 if TYPE_CHECKING:
     from ocrstore.building.add_view import add_view
     from ocrstore.building.build import build
+    from ocrstore.building.convert import convert
     from ocrstore.display import plot
     from ocrstore.exporting.export import export
     from ocrstore.format.column_writer import add_column, add_columns
@@ -68,6 +70,7 @@ _HOMES = {
     "add_view": "ocrstore.building.add_view",
     "build": "ocrstore.building.build",
     "compact": "ocrstore.format.compact",
+    "convert": "ocrstore.building.convert",
     "create": "ocrstore.format.writer",
     "edit": "ocrstore.format.writer",
     "export": "ocrstore.exporting.export",
@@ -82,6 +85,7 @@ __all__ = [
     "CorruptStoreError",
     "DecodeError",
     "Encoded",
+    "FilterError",
     "MissingPackageError",
     "NotAStoreError",
     "OCRStoreError",
@@ -110,6 +114,7 @@ __all__ = [
     "add_view",
     "build",
     "compact",
+    "convert",
     "create",
     "edit",
     "export",

@@ -16,6 +16,7 @@
     ├── SourceError               pictures or annotations that cannot be used
     ├── DecodeError               a picture that cannot be decoded
     ├── WorkerDiedError           a worker process of a build was killed
+    ├── FilterError               a condition on samples that cannot be run
     ├── MissingPackageError       an extra is not installed    (also a ModuleNotFoundError)
     ├── StoreExistsError          refusing to overwrite        (also a FileExistsError)
     ├── StoreBusyError            another process is writing
@@ -108,6 +109,14 @@ class StoreExistsError(OCRStoreError, FileExistsError):
 
 class StoreBusyError(OCRStoreError):
     """Another process is writing to this store."""
+
+
+class FilterError(OCRStoreError):
+    """A filter that cannot be run; `position` is the character where the trouble is, if known."""
+
+    def __init__(self, message: str, *, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class StoreChangedError(OCRStoreError):

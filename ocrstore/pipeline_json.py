@@ -120,7 +120,10 @@ def _tree(pipeline: object) -> tuple[Tree, bool]:
     if not isinstance(pipeline, Mapping):
         return _from_object(pipeline), False
     if "_target_" in pipeline:
-        return _from_node(pipeline), True
+        tree = _from_node(_plain(pipeline))
+        for _ in described_parts(tree):  # raises for a wrong structure
+            pass
+        return tree, True
     tree = pipeline.get("transform", pipeline)
     if not isinstance(tree, Mapping) or "__class_fullname__" not in tree:
         raise SchemaError(
@@ -166,9 +169,11 @@ def _add_positions(made: Any, tree: Tree) -> None:
         _add_positions(part, described)
 
 
-def _from_node(node: Mapping[str, Any]) -> Tree:
-    """Return a Hydra node as a description with the arguments that it names."""
-    name = str(node["_target_"])
+def _from_node(node: Any) -> Tree:
+    """Return a Hydra node of plain containers as a description with the arguments that it names."""
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        raise SchemaError("not the Hydra node of a pipeline: a transform has no `_target_`")
+    name = node["_target_"]
     for key in ("_args_", "_partial_"):
         if node.get(key):
             raise SchemaError(f"{name}: {key} cannot be part of a recipe; name the arguments")
@@ -182,7 +187,8 @@ def _from_node(node: Mapping[str, Any]) -> Tree:
                 f"{name}: {key} is {value!r}; resolve the node first: "
                 "OmegaConf.to_container(node, resolve=True)"
             )
-        tree[key] = [_from_node(part) for part in value] if key == "transforms" else _plain(value)
+        is_parts = key == "transforms" and isinstance(value, list)
+        tree[key] = [_from_node(part) for part in value] if is_parts else value
     return tree
 
 
@@ -253,9 +259,14 @@ def _mean_and_std(normalize: Tree) -> dict[str, tuple[float, ...]]:
         )
     # albumentations' defaults, of ImageNet; a recipe has them for pixels scaled to 0..1
     given = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), **normalize}
-    scale = float(given.get("max_pixel_value", 255.0)) / 255
     fields = {}
-    for name in ("mean", "std"):
-        values = given[name] if isinstance(given[name], Sequence) else [given[name]] * 3
-        fields[name] = tuple(float(value) * scale for value in values)
+    try:
+        scale = float(given.get("max_pixel_value", 255.0)) / 255
+        for name in ("mean", "std"):
+            values = given[name] if isinstance(given[name], Sequence) else [given[name]] * 3
+            fields[name] = tuple(float(value) * scale for value in values)
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise SchemaError(
+            f"Normalize: mean, std or max_pixel_value is not a number: {exc}"
+        ) from exc
     return fields

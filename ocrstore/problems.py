@@ -85,7 +85,7 @@ BUILD_KINDS: dict[str, Kind] = {
     "changing": _lost("the picture's file changed each time it was read"),
     "bad-picture": _lost("empty, truncated, damaged, or not a picture at all"),
     "too-many-pixels": _lost("more pixels than --max-pixels allows"),
-    "not-a-jpeg": _lost("the image column stores JPEG bytes, and the picture is not a JPEG"),
+    "not-a-jpeg": _lost("the store has codec jpeg for `image`, and the picture is not a JPEG"),
     "bad-geometry": _lost("the recipe's pipeline failed on the picture"),
     "bad-key": _lost("the picture's path is too long for a key"),
     "crashed": _lost("the decoder crashed on the picture, twice"),

@@ -10,19 +10,19 @@ import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 from ocrstore.errors import SchemaError
-from ocrstore.format.codecs import CODECS
+from ocrstore.format.codecs import CODECS, LOSSLESS
 from ocrstore.format.columns import DTYPES
 from ocrstore.geometry import Geometry, Matrix, Pixels, longest_side, stretch
 from ocrstore.maps import ALGORITHM, MapParams
 from ocrstore.metadata import diff_json
-from ocrstore.schema import COLUMNS, IMAGE, INVERSE_MATRIX, TENSOR, default_dtype
+from ocrstore.schema import COLUMNS, IMAGE, INVERSE_MATRIX, MAPS, TENSOR, default_dtype
 from ocrstore.targets import Shape, TargetFunction, Targets, give_targets
 
 if TYPE_CHECKING:
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 GEOMETRIES = ("longest", "stretch", "pipeline")
 # the first two change no stored byte; the last is there for whoever finds other bytes
 _NOT_FINGERPRINTED = ("mean", "std", "made_with")
+
+_COMPRESSED_MAPS = dict.fromkeys(MAPS, LOSSLESS)
+PRESETS: Mapping[str, Mapping[str, str]] = {
+    "fast": {},
+    "balanced": {IMAGE: "file", **_COMPRESSED_MAPS},
+    "small": {IMAGE: "file", TENSOR: LOSSLESS, **_COMPRESSED_MAPS},
+}
+"""Column to codec, where it is not raw. All are exact, and none leaves a picture out."""
+DEFAULT_PRESET = "balanced"
+"""Of builds; docs/build.md has the measurements that speak for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ class Recipe:
         size: int | Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
         dtypes: Mapping[str, str] | None = None,
+        preset: str = "fast",
         codecs: Mapping[str, str] | None = None,
         pipeline: object = None,
         targets: str | TargetFunction | None = None,
@@ -92,7 +103,8 @@ class Recipe:
             size: Longest side, or (height, width).
             columns: Column names; all by default.
             dtypes: Column to dtype, if not the default.
-            codecs: Column to codec, if not raw.
+            preset: The codecs: "fast" (all raw), "balanced" or "small"; see docs/build.md.
+            codecs: Column to codec, if not the preset's.
             pipeline: An albumentations pipeline, its canonical JSON or a Hydra node, instead of
                 `size`. A Normalize at its end gives mean and std.
             targets: The function that draws the targets in place of DBNet's maps, or its name
@@ -141,20 +153,25 @@ class Recipe:
             ViewColumn(
                 name,
                 asked["dtypes"].get(name, _default_dtype(name, drawn)),
-                asked["codecs"].get(name, "raw"),
+                asked["codecs"].get(name, preset_codec(preset, name)),
             )
             for name in names
         )
         return cls(**others)
 
     def with_columns(
-        self, columns: Sequence[str] | None = None, codecs: Mapping[str, str] | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        codecs: Mapping[str, str] | None = None,
+        *,
+        preset: str = "fast",
     ) -> Recipe:
         """Return the same recipe with other columns or codecs; those that it has keep theirs."""
         kept = {column.name: column for column in self.columns}
         names = self.names if columns is None else columns
         made = Recipe.make(
             columns=names,
+            preset=preset,
             dtypes={name: kept[name].dtype for name in names if name in kept},
             codecs={name: kept[name].codec for name in names if name in kept} | dict(codecs or {}),
         )
@@ -176,9 +193,7 @@ class Recipe:
     @property
     def fingerprint(self) -> str:
         """Hash of everything that the stored bytes depend on: 32 hexadecimal digits."""
-        kept = {k: v for k, v in self.to_json().items() if k not in _NOT_FINGERPRINTED}
-        text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
-        return xxhash.xxh3_128_hexdigest(text.encode())
+        return recipe_fingerprint(self.to_json())
 
     def shape(self, name: str) -> Shape:
         """Return the shape of a column; None varies."""
@@ -212,6 +227,11 @@ class Recipe:
         geometry = self.place((pixels.shape[0], pixels.shape[1]))
         return geometry.apply(pixels), geometry.matrix
 
+    def with_codecs(self, codecs: Mapping[str, str]) -> Recipe:
+        """Return a copy with other codecs for some columns."""
+        columns = tuple(replace(c, codec=codecs.get(c.name, c.codec)) for c in self.columns)
+        return replace(self, columns=columns)
+
     def to_json(self) -> dict[str, Any]:
         """Return the recipe as a dict for json.dumps."""
         described: dict[str, Any] = {
@@ -234,10 +254,13 @@ class Recipe:
         return described
 
     @classmethod
-    def from_json(cls, described: Mapping[str, Any]) -> Recipe:
+    def from_json(cls, described: Mapping[str, Any], *, preset: str = "fast") -> Recipe:
         """Make a recipe from the result of `to_json`; missing fields have their default.
 
-        `targets` may also be a name `module:function` of a function that was given before.
+        Args:
+            described: The fields; `targets` may also be a name `module:function` of a function that
+                was given before.
+            preset: The codecs of columns for which no codec is given.
 
         Raises:
             SchemaError: Unknown fields or invalid values.
@@ -258,9 +281,8 @@ class Recipe:
             for name, kind in (("fill", int), ("mean", float), ("std", float)):
                 if name in given:
                     given[name] = tuple(kind(value) for value in given[name])
-            if "columns" in given or given.get("targets") is not None:
-                names = given.get("columns", _default_names(given.get("targets")))
-                given["columns"] = _as_columns(names, given.get("targets"))
+            names = given.get("columns", _default_names(given.get("targets")))
+            given["columns"] = _as_columns(names, given.get("targets"), preset)
             if "maps" in given:
                 _refuse_unknown(
                     "maps", given["maps"], [f.name for f in dataclasses.fields(MapParams)]
@@ -287,7 +309,23 @@ class Recipe:
         return diff_json(one, two)
 
 
-def read_recipe(path: Path | str, *, targets: str | TargetFunction | None = None) -> Recipe:
+def recipe_fingerprint(described: Mapping[str, Any]) -> str:
+    """Return the fingerprint of a recipe in JSON form."""
+    kept = {k: v for k, v in described.items() if k not in _NOT_FINGERPRINTED}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def preset_codec(preset: str, column: str) -> str:
+    """Return the codec of a column in a preset; SchemaError for an unknown preset."""
+    if preset not in PRESETS:
+        raise SchemaError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
+    return PRESETS[preset].get(column, "raw")
+
+
+def read_recipe(
+    path: Path | str, *, targets: str | TargetFunction | None = None, preset: str = "fast"
+) -> Recipe:
     """Read a recipe, or a pipeline, from a YAML or JSON file.
 
     Args:
@@ -295,6 +333,7 @@ def read_recipe(path: Path | str, *, targets: str | TargetFunction | None = None
             node of one.
         targets: The function that draws the targets. A file that names one in its field `targets`
             does not make it run: it has to be given here, too.
+        preset: The codecs of columns for which the file gives none.
 
     Raises:
         SchemaError: The file cannot be read, or is not a valid recipe.
@@ -305,7 +344,7 @@ def read_recipe(path: Path | str, *, targets: str | TargetFunction | None = None
     described = read_yaml(path, what="recipe")
     try:
         if is_pipeline(described):
-            return Recipe.make(pipeline=described, targets=targets)
+            return Recipe.make(pipeline=described, targets=targets, preset=preset)
         if not isinstance(described, Mapping):
             raise SchemaError(
                 f"expected a mapping of recipe fields, found {type(described).__name__}"
@@ -319,7 +358,7 @@ def read_recipe(path: Path | str, *, targets: str | TargetFunction | None = None
             if named not in (None, name):
                 raise SchemaError(f"its targets are drawn by {named}, not by {name}")
             given["targets"] = name
-        return Recipe.from_json(given)
+        return Recipe.from_json(given, preset=preset)
     except SchemaError as exc:
         raise SchemaError(f"{path}: {exc}") from exc
 
@@ -358,18 +397,22 @@ def _default_dtype(name: str, targets: Targets | None) -> str:
     return drawn[name].dtype if name in drawn and name not in COLUMNS else default_dtype(name)
 
 
-def _as_columns(columns: Any, targets: Targets | None = None) -> tuple[ViewColumn, ...]:
+def _as_columns(columns: Any, targets: Targets | None, preset: str) -> tuple[ViewColumn, ...]:
     if isinstance(columns, Mapping):
         made = []
         for name, given in columns.items():
             given = given or {}
             _refuse_unknown(f"columns.{name}", given, ["dtype", "codec"])
             dtype = given.get("dtype", _default_dtype(name, targets))
-            made.append(ViewColumn(str(name), dtype, given.get("codec", "raw")))
+            codec = given.get("codec", preset_codec(preset, name))
+            made.append(ViewColumn(str(name), dtype, codec))
         return tuple(made)
     if isinstance(columns, str):
         raise SchemaError(f"columns has to be a list or a mapping, not {columns!r}")
-    return tuple(ViewColumn(str(name), _default_dtype(name, targets)) for name in columns)
+    return tuple(
+        ViewColumn(str(name), _default_dtype(name, targets), preset_codec(preset, name))
+        for name in columns
+    )
 
 
 def _refuse_unknown(where: str, given: Any, known: Sequence[str]) -> None:
@@ -412,10 +455,10 @@ def _check(recipe: Recipe) -> None:
             raise SchemaError(
                 f"column {column.name}: unknown codec {column.codec!r}; known: {', '.join(CODECS)}"
             )
-        if column.codec == "jpeg" and column.name != IMAGE:
+        if column.codec in ("jpeg", "file") and column.name != IMAGE:
             raise SchemaError(
-                f"column {column.name}: codec jpeg stores the source's file, so only `image` can "
-                "have it"
+                f"column {column.name}: codec {column.codec} stores the source's file, so only "
+                "`image` can have it"
             )
     if recipe.geometry != "pipeline":
         recipe.place((1, 1))  # raises for an unknown interpolation

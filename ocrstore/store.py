@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -31,8 +31,14 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.format.codecs import check_row_nbytes, decode_row, decode_row_into, row_limit
-from ocrstore.format.columns import Column
+from ocrstore.format.codecs import (
+    check_row_nbytes,
+    decode_row,
+    decode_row_into,
+    is_picture_file,
+    row_limit,
+)
+from ocrstore.format.columns import Column, Encoded
 from ocrstore.format.layout import align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 
@@ -43,6 +49,8 @@ _log = logging.getLogger(__name__)
 
 Array: TypeAlias = "npt.NDArray[Any]"
 T = TypeVar("T", bound=np.generic)
+Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], Array]"
+"""Returns uninitialized memory, as `numpy.empty` does."""
 
 _FIXED = BufferPool(kept_nbytes=1 << 28)
 """Memory for decoded rows and batches of columns of fixed shape."""
@@ -167,11 +175,15 @@ class StoredColumn(Generic[T]):
         return (self._one(row) for row in range(len(self)))
 
     def stored(self, row: int | str) -> memoryview:
-        """Return the stored bytes of a row or a key, for example a JPEG stream, without a copy."""
+        """Return the stored bytes of a row or a key, such as a picture's file, without a copy."""
         row = self._check_row(row)
         self._mapping.check()
         start = int(self.offsets[row])
         return self._mapping.buffer[start : start + int(self.nbytes[row])]
+
+    def encoded(self, row: int) -> Encoded:
+        """Return a row as it is stored, for the writer of another store."""
+        return Encoded(self.stored(row), tuple(self.shapes[row].tolist()))
 
     def _check_row(self, row: Any) -> int:
         """Return a row number for a row or a key."""
@@ -210,8 +222,8 @@ class StoredColumn(Generic[T]):
         """Return a row as a writable array of its own, in memory that is used again."""
         row = self._check_row(row)
         shape = tuple(self.shapes[row].tolist())
-        if self.spec.is_compressed:
-            return decode_row(
+        if not self.spec.is_raw:
+            return decode_stored(
                 self.spec,
                 self.stored(row),
                 shape,
@@ -219,10 +231,6 @@ class StoredColumn(Generic[T]):
                 limit=self._max_row_nbytes,
                 empty=self._empty,
             )
-        if not self.spec.is_raw:
-            where = str(_Place(self, row))
-            check_row_nbytes(self.spec, shape, self._max_row_nbytes, where=where)
-            return _decode_picture(self.stored(row), shape, where)
         array = self._empty(shape, self._dtype)
         np.copyto(array, self._one(row))
         return array
@@ -591,8 +599,26 @@ def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Array:
-    from ocrstore.decode import (  # only jpeg columns need decoders
+def decode_stored(
+    column: Column,
+    data: memoryview,
+    shape: tuple[int, ...],
+    *,
+    where: object,
+    limit: int | None = None,
+    empty: Empty = np.empty,
+) -> Array:
+    """Decode a row of any codec but raw into an array from `empty`.
+
+    Raises:
+        DecodeError: It has more than `limit` bytes (None: `row_limit()`), or its file cannot be
+            decoded here.
+        CorruptStoreError: It does not decode to exactly its shape.
+    """
+    if not is_picture_file(column, data):
+        return decode_row(column, data, shape, where=where, limit=limit, empty=empty)
+    check_row_nbytes(column, shape, row_limit(limit), where=where)
+    from ocrstore.decode import (  # only pictures' files need decoders
         TooManyPixelsError,
         decode,
         open_picture,
@@ -604,7 +630,7 @@ def _decode_picture(data: memoryview, shape: tuple[int, ...], where: str) -> Arr
         raise CorruptStoreError(f"{where}: its header contradicts {shape}: {exc}") from exc
     except DecodeError as exc:
         raise DecodeError(f"{where}: {exc}") from exc
-    pixels: Array = decode(picture, name=where).pixels
+    pixels: Array = decode(picture, name=str(where), empty=empty).pixels
     if pixels.shape != shape:
         raise CorruptStoreError(f"{where}: decodes to {pixels.shape}, recorded is {shape}.")
     return pixels

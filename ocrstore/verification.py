@@ -19,12 +19,12 @@ from ocrstore.errors import (
     SchemaError,
     StoreBusyError,
 )
-from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Column
 from ocrstore.format.extents import ENTRY, Extent, parse_extent
 from ocrstore.format.fingerprint import fingerprint
 from ocrstore.format.index import Index, check_places
 from ocrstore.format.layout import (
+    DEFAULT_MAX_ROW_NBYTES,
     EXTENT_PREFIX,
     INDEX_PREFIX,
     MANIFEST_PREFIX,
@@ -41,7 +41,7 @@ from ocrstore.format.snapshot import (
     read_manifest,
     read_metas,
 )
-from ocrstore.store import Store
+from ocrstore.store import Store, decode_stored
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck
@@ -86,7 +86,7 @@ class Verification:
 
 @overload
 def verify(
-    path: StrPath, *, source: None = None, progress: Progress | None = None
+    path: StrPath, *, source: None = None, quick: bool = False, progress: Progress | None = None
 ) -> Verification: ...
 
 
@@ -114,18 +114,20 @@ def verify(
     path: StrPath,
     *,
     source: StrPath | None = None,
+    quick: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> Verification | SourceCheck:
     """Read the whole file and check every byte, or compare a store with its source.
 
-    Takes no lock; if the store was changed meanwhile and something looks wrong, the check is
-    repeated.
+    Rows are compared with their hashes, and decoded unless they are raw. Takes no lock; if the
+    store was changed meanwhile and something looks wrong, the check is repeated.
 
     Args:
         path: The store.
         source: The pictures, as for `build`. Every sample is derived from them again and compared
             bit by bit with the store, instead of checking the file.
+        quick: Compare rows with their hashes only, and decode nothing.
         annotations: With `source`, as in `build`; so are `format`, `include`, `exclude`,
             `columns_map`, `maps`, `targets`, `allow_modules` and `workers`.
         stored_only: With `source`: its pictures that are not in the store are no findings.
@@ -146,7 +148,7 @@ def verify(
         mapping = MappedFile(path)
         before = read_metas(mapping)
         try:
-            result = _verify(mapping, progress)
+            result = _verify(mapping, progress, quick=quick)
         except OCRStoreError:
             if not has_changed(mapping, before):
                 raise
@@ -156,7 +158,7 @@ def verify(
     raise StoreBusyError(f"{mapping.path}: is changed faster than it can be checked. Try it later.")
 
 
-def _verify(mapping: MappedFile, progress: Progress | None) -> Verification:
+def _verify(mapping: MappedFile, progress: Progress | None, *, quick: bool) -> Verification:
     pages = PageReader(mapping.buffer, name=mapping.path)
     newest_generation(pages)
     result = Verification(mapping.path, nbytes=mapping.nbytes)
@@ -164,7 +166,8 @@ def _verify(mapping: MappedFile, progress: Progress | None) -> Verification:
     result.findings += [Finding(problem) for problem in report.problems]
     values = report.values or dict(_reachable(pages))
     places = _check_generations(pages, mapping, values, result)
-    _check_extents(pages, values, places, result, progress)
+    columns = {} if quick else _columns(pages, result)
+    _check_extents(pages, values, places, columns, result, progress)
     _note_orphans(pages, values, result)
     _note_dead_space(pages, mapping, report.free_pages, result)
     return result
@@ -238,12 +241,13 @@ def _check_extents(
     pages: PageReader,
     values: dict[bytes, Value],
     places: _Places,
+    columns: Mapping[str, Column],
     result: Verification,
     progress: Progress | None,
 ) -> None:
+    """Check every extent and its rows; those of `columns` are decoded as well."""
     extents = [(key, place) for key in values if (place := parse_extent_key(key)) is not None]
     total = sum(values[key].nbytes for key, _ in extents)
-    columns = _columns(pages, result)
     found: set[_Place] = set()
     for key, (group, name) in extents:
         value = values[key]
@@ -298,16 +302,39 @@ def _check_rows(
             why = f"its {nbytes} bytes at byte {place[1]} do not match their hash"
         else:
             why = ""
-            if column is not None and column.is_compressed and shape is not None:
-                try:
-                    decode_row(column, row, shape, where="its row")
-                except CorruptStoreError as exc:
-                    why = str(exc)
-                except DecodeError:
-                    pass  # too large to decode without being asked to; its hash is right
+            if column is not None and not column.is_raw and shape is not None:
+                why = _why_undecodable(column, row, shape, result)
         if why:
             result.findings.append(Finding(why, sample=sample, column=extent.column))
     return found
+
+
+def _why_undecodable(
+    column: Column, row: memoryview, shape: tuple[int, ...], result: Verification
+) -> str:
+    """Return why a row does not decode to its shape; empty if it does, or cannot be tried here."""
+    which = f"rows of more than {DEFAULT_MAX_ROW_NBYTES:,} bytes"
+    if column.nbytes_of(shape) <= DEFAULT_MAX_ROW_NBYTES:
+        try:
+            decode_stored(column, row, shape, where="its row")
+        except (CorruptStoreError, DecodeError, ImportError) as exc:
+            missing = _missing_package(exc)
+            if not missing:
+                return str(exc)
+            which = f"pictures that need {missing}, which is not installed,"
+        else:
+            return ""
+    note = f"{which} were not decoded; they match their hashes"
+    if note not in result.notes:
+        result.notes.append(note)
+    return ""
+
+
+def _missing_package(exc: BaseException | None) -> str:
+    """Return the package whose absence caused an error; empty if it has another cause."""
+    while exc is not None and not isinstance(exc, ImportError):
+        exc = exc.__cause__
+    return "" if exc is None else exc.name or "a decoder"
 
 
 def _check_gaps(data: memoryview, extent: Extent, where: str, result: Verification) -> None:

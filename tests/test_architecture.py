@@ -53,7 +53,7 @@ exporting     : annotation errors keys machine schema store version views whole_
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store targets verification version \
-views whole_file
+views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
 torch         : annotation augment buffers errors keys machine metadata packages pipeline schema \

@@ -23,6 +23,13 @@ A = pytest.importorskip("albumentations")
 
 PIPELINE = A.Compose([A.Resize(96, 160), A.HorizontalFlip(p=1)])
 COMPOSE = {"__class_fullname__": "Compose", "transforms": []}
+NODE = {
+    "_target_": "albumentations.Compose",
+    "transforms": [
+        {"_target_": "albumentations.Resize", "height": 96, "width": 160},
+        {"_target_": "albumentations.Normalize", "mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.2]},
+    ],
+}
 
 columns = st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True).flatmap(
     lambda names: st.tuples(
@@ -31,7 +38,9 @@ columns = st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True).flat
                 ViewColumn,
                 st.just(name),
                 st.sampled_from(COLUMNS[name].dtypes),
-                st.sampled_from([c for c in CODECS if c != "jpeg" or name == "image"]),
+                st.sampled_from(
+                    [c for c in CODECS if c not in ("jpeg", "file") or name == "image"]
+                ),
             )
             for name in names
         )
@@ -227,6 +236,9 @@ def test_recipe_files_with_pipelines(tmp_path):
         ({"pipeline": {**COMPOSE, "transforms": [{"a": 1}]}}, "a transform has no `__class"),
         ({"pipeline": {**COMPOSE, "transforms": True}}, "`transforms` is no list"),
         ({"pipeline": {**COMPOSE, "p": "often"}}, "Compose: the probability `p`"),
+        ({"pipeline": [{"a": 1}]}, "a transform has no `_target_`"),
+        ({"pipeline": {**NODE, "transforms": 3}}, "`transforms` is no list"),
+        ({"pipeline": [{**NODE["transforms"][1], "mean": None}]}, "Normalize: mean, std or"),
         ({"pipeline": {**COMPOSE, "p": 10**400}}, "Compose: the probability `p`"),
     ],
 )
@@ -248,7 +260,8 @@ def test_mutated_recipes_are_refused_or_survive(tmp_path, monkeypatch):
     accepted, path = 0, tmp_path / "recipe.json"
     for number in range(400):
         rng = random.Random(number)
-        described = rng.choice((Recipe().to_json(), recipe, without_size, PIPELINE.to_dict()))
+        forms = (Recipe().to_json(), recipe, without_size, PIPELINE.to_dict(), NODE)
+        described = rng.choice(forms)
         path.write_text(json.dumps(mutate_json(described, rng)))
         with suppress(SchemaError):
             found = read_recipe(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,30 @@ def test_history_tells_what_was_done(make_store):
     assert store.history[1]["deleted"] == 1 and store.history[1]["samples"] == 2
     assert store.metadata == {"note": "cleaned"}
     assert ocrstore.open(path, generation=1).metadata == {}
+
+
+def test_file_columns_take_files_and_pixels(tmp_path):
+    """A file is kept as it is, pixels without one are compressed; damage names its place."""
+    simplejpeg = pytest.importorskip("simplejpeg")
+    pixels = np.full((48, 64, 3), 7, np.uint8)
+    jpeg = simplejpeg.encode_jpeg(pixels, quality=95)
+    column = ocrstore.Column("uint8", (None, None, 3), codec="file")
+    with ocrstore.create(tmp_path / "a.ocrs", {"image": column}) as writer:
+        writer.append("file", {"image": ocrstore.Encoded(jpeg, (48, 64, 3))})
+        writer.append("pixels", {"image": pixels})
+        block = ocrstore.open(Path(__file__).parent / "golden" / "file.ocrs")["image"].stored(2)
+        with pytest.raises(ocrstore.SchemaError, match="not a row of codec file"):
+            writer.append("wrong", {"image": ocrstore.Encoded(block, (4, 51, 3))})
+        writer.append("block", {"image": ocrstore.Encoded(block, (4, 50, 3))})
+    store = ocrstore.open(tmp_path / "a.ocrs")
+    assert bytes(store["image"].stored(0)) == jpeg and len(store["image"].stored(1)) < 200
+    assert np.array_equal(store["image"][1], pixels) and store["image"][2].shape == (4, 50, 3)
+    assert ocrstore.verify(tmp_path / "a.ocrs").ok
+    with (tmp_path / "a.ocrs").open("r+b") as file:
+        file.seek(int(store["image"].offsets[1]) + 8)
+        file.write(b"\xff" * 12)
+    with pytest.raises(ocrstore.CorruptStoreError, match=r"'pixels'.*column 'image'"):
+        ocrstore.open(tmp_path / "a.ocrs")["image"][1]
 
 
 def test_jpeg_columns_decode_on_access(tmp_path):

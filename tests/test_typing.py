@@ -61,7 +61,7 @@ def test_the_types_know_every_name():
     plurals = {column.batch_name for column in COLUMNS.values()}
     singulars = {column.sample_name for column in COLUMNS.values()}
     assert set(get_args(batch.BatchTensor)) == plurals | tensors
-    numbers = {"orientation", "rows"}  # int in a sample
+    numbers = {"orientation", "source_orientation", "rows"}  # int in a sample
     assert set(get_args(batch.SampleTensor)) == singulars | (tensors - numbers)
 
 

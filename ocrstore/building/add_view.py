@@ -67,6 +67,7 @@ def add_view(
     recipe: Recipe | StrPath | None = None,
     size: Size | None = None,
     columns: Sequence[str] | None = None,
+    preset: str | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
     targets: str | TargetFunction | None = None,
@@ -90,6 +91,7 @@ def add_view(
         path: The store.
         recipe: As in `build`; so are `size`, `columns`, `codecs`, `pipeline`, `targets`,
             `allow_modules` and `workers`.
+        preset: As in `build`; by default columns have the codecs of the default view's.
         view: Name of the view, the prefix of its columns; its size by default.
         images: The folder of pictures, for a store without its `image` column. The files have
             to be those the store was built from. `annotations` and `format` as in `build`.
@@ -104,11 +106,14 @@ def add_view(
     permit_modules(allow_modules)
     if columns is None and recipe is None and targets is None:
         columns = VIEW_COLUMNS
-    made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline, targets))
+    made = _without_image(make_recipe(recipe, size, columns, codecs, pipeline, targets, preset))
     with Store(target) as store:
         before = built_views(store)
         if not before:
             raise SchemaError(f"{target} was not built from pictures; views cannot be added")
+        if recipe is None and preset is None:
+            stored = {column.name: column.codec for column in before[0].recipe.columns}
+            made = made.with_codecs(stored | (codecs or {}))
         chosen = ""
         if size == AUTO:
             side, chosen = choose_size(made, stored_scenes(store))

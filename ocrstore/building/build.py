@@ -20,7 +20,7 @@ from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.keys import fraction_of
 from ocrstore.pipeline import permit_modules
-from ocrstore.recipe import Recipe, read_recipe
+from ocrstore.recipe import DEFAULT_PRESET, Recipe, read_recipe
 from ocrstore.schema import MAPS
 from ocrstore.sources import Source, open_source
 from ocrstore.sources.given import SourceSample, collect
@@ -47,6 +47,7 @@ def build(
     recipe: Recipe | StrPath | None = None,
     size: Size | None = None,
     columns: Sequence[str] | None = None,
+    preset: str | None = None,
     codecs: dict[str, str] | None = None,
     pipeline: object = None,
     targets: str | TargetFunction | None = None,
@@ -82,7 +83,11 @@ def build(
         size: Longest side, or (height, width), or "auto": the smallest that allows 0.98 of the
             H-mean that full size allows; the plan's reasons say which, and why.
         columns: Names of the columns; all, or those of the recipe, by default.
-        codecs: Column to codec; raw, or that of the recipe, by default.
+        preset: How columns are stored, where neither recipe nor `codecs` say so: "fast" (raw:
+            batches are views of the file), "balanced" (maps compressed, pictures as their files) or
+            "small" (everything compressed). All are exact. A new store is "balanced" by default,
+            an existing one keeps its codecs.
+        codecs: Column to codec, if not that of the preset or the recipe.
         pipeline: A deterministic albumentations pipeline, instead of `size`.
         targets: The function that draws the targets in place of DBNet's maps, or its name
             `module:function`. It has to be given each time: a name that the store or a recipe file
@@ -115,7 +120,7 @@ def build(
         WorkerDiedError: A worker was killed, for example by the OOM killer.
     """
     permit_modules(allow_modules)
-    made = make_recipe(recipe, size, columns, codecs, pipeline, targets)
+    made = make_recipe(recipe, size, columns, codecs, pipeline, targets, preset)
     # pictures that are no files are kept in one until the store is complete
     spool = Path(out).with_name(f".{Path(out).name}.samples")
     try:
@@ -134,6 +139,7 @@ def build(
             source if share is None else part_of(source, share),
             out,
             recipe=made,
+            told=codecs or {} if recipe is None and preset is None else None,
             auto_size=size == AUTO,
             view=view,
             maps=maps,
@@ -175,28 +181,44 @@ def make_recipe(
     codecs: dict[str, str] | None,
     pipeline: object = None,
     targets: str | TargetFunction | None = None,
+    preset: str | None = None,
 ) -> Recipe:
     """Return the recipe, or make one from the other arguments; size "auto" is chosen later."""
+    codecs_of = preset or DEFAULT_PRESET
     if recipe is None:
         if size == AUTO and pipeline is None:
             size = None
         if isinstance(size, str):
             raise SchemaError(f"size has to be an int, (height, width) or 'auto', not {size!r}")
-        return Recipe.make(
-            size=size, columns=columns, codecs=codecs, pipeline=pipeline, targets=targets
+        made = Recipe.make(
+            size=size,
+            columns=columns,
+            preset=codecs_of,
+            codecs=codecs,
+            pipeline=pipeline,
+            targets=targets,
         )
-    if size is not None or pipeline is not None:
+    elif size is not None or pipeline is not None:
         raise SchemaError("size and pipeline are part of a recipe; give either a recipe or those")
-    if isinstance(recipe, Mapping):
+    elif isinstance(recipe, Mapping):
         raise SchemaError("recipe: expected a Recipe or a file; Recipe.from_json(...) makes one")
-    if isinstance(recipe, Recipe):
+    elif isinstance(recipe, Recipe):
         drawn = "DBNet's maps" if recipe.targets is None else recipe.targets.function
         if targets is not None and give_targets(targets) != drawn:
             raise SchemaError(f"the recipe is of {drawn}; make one with Recipe.make(targets=...)")
+        if preset is not None:
+            raise SchemaError("a Recipe has codecs already; leave out `preset`")
         made = recipe
     else:
-        made = read_recipe(Path(recipe), targets=targets)
-    return made if columns is None and codecs is None else made.with_columns(columns, codecs)
+        made = read_recipe(Path(recipe), targets=targets, preset=codecs_of)
+    if recipe is not None and (columns is not None or codecs is not None):
+        made = made.with_columns(columns, codecs, preset=codecs_of)
+    if "jpeg" in [column.codec for column in made.columns]:
+        raise SchemaError(
+            "codec jpeg is only read, because it has no place for other pictures; codec file "
+            "stores the files of all formats"
+        )
+    return made
 
 
 def prepare(
@@ -211,6 +233,7 @@ def prepare(
     force: bool,
     drop_annotations: bool,
     max_pixels: int,
+    told: Mapping[str, str] | None = None,
     auto_size: bool = False,
     polygons_frame: str | None = None,
     default_columns: bool = False,
@@ -266,6 +289,7 @@ def prepare(
         maps_folder=folder,
         drop_annotations=drop_annotations,
         frames=frames,
+        told=told,
     )
     plan = replace(plan, reasons=(*chosen, *plan.reasons))
     options = Options(workers, on_error, max_pixels, trust_dialect=trust_dialect)

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.build import StrPath
-from ocrstore.building.derive import Derived, Job, JPEGBytes, Task, largest_picture
+from ocrstore.building.derive import Derived, FileBytes, Job, Task, largest_picture
 from ocrstore.building.frames import recorded_rule
 from ocrstore.building.plan import lost_annotations, not_its_folder
 from ocrstore.building.run import deriver
-from ocrstore.decode import DEFAULT_MAX_PIXELS
+from ocrstore.decode import DEFAULT_MAX_PIXELS, decode
 from ocrstore.errors import SchemaError, SourceError
+from ocrstore.format.codecs import is_picture_file
 from ocrstore.pipeline import albumentations_version, permit_modules
 from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
@@ -190,11 +191,14 @@ def _compare(
                 message = f"attribute {name} is {_short(value)}, the source gives {_short(derived)}"
                 result.findings.append(Finding(message, sample=key))
     for name, live in outcome.columns.items():
-        if isinstance(live, JPEGBytes):
+        if not isinstance(live, FileBytes):
+            stored = store[name][row]
+        elif is_picture_file(store.columns[name], store[name].stored(row)):
             stored = np.frombuffer(store[name].stored(row), np.uint8)
             live = np.frombuffer(live.data, np.uint8)
-        else:
+        else:  # a converted store: it had the pixels and not the file
             stored = store[name][row]
+            live = decode(live.data, max_pixels=live.shape[0] * live.shape[1]).pixels
         result.compared_nbytes += live.nbytes
         message = _difference(stored, live)
         if message:

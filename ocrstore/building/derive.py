@@ -169,8 +169,8 @@ Reserve = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class JPEGBytes:
-    """The bytes of a JPEG file for an image column of codec jpeg, and their decoded shape."""
+class FileBytes:
+    """The bytes of a picture's file for the image column, and the shape they decode to."""
 
     data: bytes
     shape: tuple[int, ...]
@@ -181,7 +181,7 @@ class Derived:
     """A sample, ready to be written."""
 
     key: str
-    columns: dict[str, npt.NDArray[Any] | JPEGBytes]
+    columns: dict[str, npt.NDArray[Any] | FileBytes]
     attributes: dict[str, Any]
     problems: tuple[Problem, ...]
     """Problems found while deriving; those of the source are not included."""
@@ -232,7 +232,7 @@ def derive(sample: FoundSample, job: Job, *, reserve: Reserve | None = None) -> 
     picture = _open(file, sample, job.max_pixels)
     image = _image_column(job)
     if image is not None and image[1] == "jpeg" and picture.format != "jpeg":
-        message = f"its format is {picture.format}; use --codec image=zstd to store it"
+        message = f"its format is {picture.format}; use --codec image=file to store it"
         raise _skip("not-a-jpeg", message, sample)
     if reserve is not None:
         reserve(needed_nbytes(job, picture.size))
@@ -245,11 +245,9 @@ def derive(sample: FoundSample, job: Job, *, reserve: Reserve | None = None) -> 
     problems += notes
     height, width = decoded.pixels.shape[:2]
     problems += _outside(sample, points, height, width)
-    columns: dict[str, npt.NDArray[Any] | JPEGBytes] = {}
+    columns: dict[str, npt.NDArray[Any] | FileBytes] = {}
     if image is not None:
-        name, codec = image
-        shape = decoded.pixels.shape
-        columns[name] = JPEGBytes(file.data, shape) if codec == "jpeg" else decoded.pixels
+        columns[image[0]] = _stored_image(image[1], file.data, decoded.pixels)
     for view in job.views:
         made, found = derive_view(sample, view, decoded.pixels, points, job.maps_folder)
         columns |= made
@@ -283,7 +281,7 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
         reserve(needed_nbytes(job, (width, height)))
     pixels = store[IMAGE][row]
     points = [polygon.points for polygon in sample.polygons]
-    columns: dict[str, npt.NDArray[Any] | JPEGBytes] = {}
+    columns: dict[str, npt.NDArray[Any] | FileBytes] = {}
     problems: list[Problem] = []
     for view in job.stored_views:
         made, found = derive_view(sample, view, pixels, points, job.maps_folder)
@@ -418,6 +416,17 @@ def _open(file: PictureFile, sample: FoundSample, max_pixels: int) -> EncodedPic
         raise _skip("too-many-pixels", str(exc), sample) from exc
     except DecodeError as exc:
         raise _skip("bad-picture", str(exc), sample) from exc
+
+
+def _stored_image(codec: str, data: bytes, pixels: Pixels) -> Pixels | FileBytes:
+    """Return what an image column of a codec stores of a picture: its file, or its pixels.
+
+    A file that is larger than its pixels (BMP, 16 bits, many pages) is not worth keeping: a column
+    of codec `file` compresses the pixels instead.
+    """
+    if codec == "jpeg" or (codec == "file" and len(data) <= pixels.nbytes):
+        return FileBytes(data, pixels.shape)
+    return pixels
 
 
 def _image_column(job: Job) -> tuple[str, str] | None:

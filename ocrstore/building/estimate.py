@@ -1,15 +1,18 @@
-"""Estimate the size of a store in every codec, and whether it fits disk and page cache."""
+"""Estimate size and reading times of a store in every codec; does it fit disk and page cache?"""
 
 from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ocrstore.building.derive import Job, JPEGBytes, SkippedPictureError, derive
+from ocrstore.building.derive import FileBytes, Job, SkippedPictureError, derive
 from ocrstore.building.plan import BuildPlan
 from ocrstore.building.view_size import spread
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
@@ -17,14 +20,27 @@ from ocrstore.errors import DecodeError, SourceError, WriteError
 from ocrstore.format.codecs import CODECS, encode_row
 from ocrstore.format.columns import Column
 from ocrstore.machine import Memory
-from ocrstore.schema import COLUMNS, IMAGE, MASK, TENSOR
+from ocrstore.recipe import PRESETS, preset_codec
+from ocrstore.schema import IMAGE, TENSOR
 from ocrstore.sources import Source
+from ocrstore.store import decode_stored
 from ocrstore.views import View, stored_columns
 
 MEASURED = 12
 """Number of samples that are derived to measure codecs."""
 _LOOKED_AT = 400  # headers read for an estimate
 _HEADERS = 40  # headers read before every build
+
+
+@dataclass(frozen=True, slots=True)
+class PresetCost:
+    """What a preset takes: on disk, and of one core for each sample."""
+
+    nbytes: int
+    batch_seconds: float
+    """To copy or decode a sample's view into a batch; with codec raw a batch needs no copy."""
+    picture_seconds: float
+    """To decode the picture that `transform=` starts from; 0 if it is a view of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +54,8 @@ class Estimate:
     """Column to codec, as the recipe has it."""
     nbytes: Mapping[str, Mapping[str, int]]
     """Column to codec to bytes of all samples."""
+    seconds: Mapping[str, Mapping[str, float]]
+    """Column to codec to the time in which one row was read."""
 
     @property
     def columns(self) -> dict[str, int]:
@@ -48,6 +66,25 @@ class Estimate:
     def total_nbytes(self) -> int:
         """Bytes of the whole store with the chosen codecs."""
         return sum(self.columns.values())
+
+    @property
+    def presets(self) -> dict[str, PresetCost]:
+        """What each preset would take, for the same columns."""
+        return {preset: self._cost(preset) for preset in PRESETS}
+
+    def _cost(self, preset: str) -> PresetCost:
+        codecs = {name: preset_codec(preset, _logical(name)) for name in self.chosen}
+        seconds = {name: self.seconds[name][codec] for name, codec in codecs.items()}
+        return PresetCost(
+            sum(self.nbytes[name][codec] for name, codec in codecs.items()),
+            sum(each for name, each in seconds.items() if name != IMAGE),
+            seconds.get(IMAGE, seconds.get(TENSOR, 0.0)),
+        )
+
+
+def _logical(name: str) -> str:
+    """Return a column's name without the prefix of its view."""
+    return name.rpartition("/")[2]
 
 
 def estimate(
@@ -62,8 +99,10 @@ def estimate(
         SourceError: None of those samples can be used.
     """
     columns = stored_columns(views)
-    job = Job(views, max_pixels=max_pixels)
-    sizes: dict[str, dict[str, list[int]]] = {name: {} for name in columns}
+    # whatever the codec is to be, the files are measured as well
+    as_files = (replace(v, recipe=v.recipe.with_codecs({IMAGE: "file"})) for v in views)
+    job = Job(tuple(as_files), max_pixels=max_pixels)
+    measured = {name: _Measured(name, column) for name, column in columns.items()}
     raw_images: list[int] = []
     for row in spread(len(source), MEASURED):
         try:
@@ -71,35 +110,75 @@ def estimate(
         except SkippedPictureError:
             continue
         raw_images.append(3 * derived.attributes["width"] * derived.attributes["height"])
-        for name, column in columns.items():
-            found = sizes[name]
-            value = derived.columns[name]
-            if name == IMAGE:
-                found.setdefault("jpeg", []).append(derived.attributes["source_nbytes"])
-            if isinstance(value, JPEGBytes):
-                continue
-            for codec in CODECS:
-                if codec != "jpeg":
-                    stored = encode_row(Column(column.dtype, column.shape, codec), value)
-                    found.setdefault(codec, []).append(stored.nbytes)
+        for name, found in measured.items():
+            found.add(derived.columns[name])
     if not raw_images:
         raise SourceError(
             f"{source.images}: of {min(MEASURED, len(source))} sampled pictures none can be used"
         )
     # picture sizes vary most, so many more headers are read than pictures decoded
-    mean, formats = _headers(source, source.keys, max_pixels, limit=_LOOKED_AT)
-    factor = mean / float(np.mean(raw_images))
-    if formats != {"jpeg"} and IMAGE in sizes and columns[IMAGE].codec != "jpeg":
-        sizes[IMAGE].pop("jpeg", None)
+    factor = _mean_picture(source, source.keys, max_pixels, limit=_LOOKED_AT)
+    factor /= float(np.mean(raw_images))
     scaled: dict[str, dict[str, int]] = {}
-    for name, found in sizes.items():
+    for name, found in measured.items():
         grows = factor if name == IMAGE else 1.0
         scaled[name] = {
             codec: round(float(np.mean(values)) * grows * len(source))
-            for codec, values in found.items()
+            for codec, values in found.nbytes.items()
         }
-    chosen = {name: column.codec for name, column in columns.items()}
-    return Estimate(len(source), len(raw_images), chosen, scaled)
+    chosen = {
+        name: "file" if column.holds_files else column.codec for name, column in columns.items()
+    }
+    seconds = {name: found.seconds() for name, found in measured.items()}
+    return Estimate(len(source), len(raw_images), chosen, scaled, seconds)
+
+
+class _Measured:
+    """Bytes and reading times of some rows of one column, in every codec it may have."""
+
+    def __init__(self, name: str, column: Column) -> None:
+        self._column = column
+        self._is_image = name == IMAGE
+        self._rows: dict[str, list[tuple[memoryview, tuple[int, ...]]]] = {}
+        self.nbytes: dict[str, list[int]] = {}
+
+    def add(self, value: npt.NDArray[Any] | FileBytes) -> None:
+        """Encode a row in every codec; a picture's file is taken as it is."""
+        codecs = [codec for codec in CODECS if codec not in ("jpeg", "file")]
+        if isinstance(value, FileBytes):
+            data, shape = memoryview(value.data), value.shape
+            self._keep("file", data, shape)
+            spec = replace(self._column, codec="file")
+            value = decode_stored(spec, data, shape, where="a sample")
+        elif self._is_image:
+            codecs.append("file")
+        for codec in codecs:
+            spec = replace(self._column, codec=codec)
+            self._keep(codec, encode_row(spec, value).data, value.shape)
+
+    def _keep(self, codec: str, stored: memoryview, shape: tuple[int, ...]) -> None:
+        self.nbytes.setdefault(codec, []).append(stored.nbytes)
+        if not (self._is_image and codec == "raw"):  # large, and used in place
+            self._rows.setdefault(codec, []).append((stored, shape))
+
+    def seconds(self) -> dict[str, float]:
+        """Read all rows, codec by codec, and return the median time of one; 0 for views."""
+        found = dict.fromkeys(self.nbytes, 0.0)
+        for codec, rows in self._rows.items():
+            spec = replace(self._column, codec=codec)
+            found[codec] = float(np.median([_time_reading(spec, *row) for row in rows]))
+        return found
+
+
+def _time_reading(spec: Column, stored: memoryview, shape: tuple[int, ...]) -> float:
+    """Return the seconds in which a row is copied or decoded into memory that is used again."""
+    out = np.zeros(shape, spec.numpy_dtype)
+    started = time.perf_counter()
+    if spec.is_raw:
+        np.copyto(out, np.frombuffer(stored, spec.numpy_dtype).reshape(shape))
+    else:
+        decode_stored(spec, stored, shape, where="a sample", empty=lambda *_: out)
+    return time.perf_counter() - started
 
 
 def check_disk_space(plan: BuildPlan, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> None:
@@ -140,7 +219,7 @@ def _uncompressed_nbytes(plan: BuildPlan, keys: Sequence[str], max_pixels: int) 
     total = 0.0
     for name, column in plan.columns.items():
         if name == "image":
-            total += _headers(plan.source, keys, max_pixels, limit=_HEADERS)[0]
+            total += _mean_picture(plan.source, keys, max_pixels, limit=_HEADERS)
         elif None in column.shape:
             return math.inf
         else:
@@ -148,38 +227,26 @@ def _uncompressed_nbytes(plan: BuildPlan, keys: Sequence[str], max_pixels: int) 
     return total
 
 
-def _headers(
-    source: Source, keys: Sequence[str], max_pixels: int, *, limit: int
-) -> tuple[float, set[str]]:
-    """Return the mean size of a decoded picture in bytes, and the file formats found."""
-    sizes, formats = [], set()
+def _mean_picture(source: Source, keys: Sequence[str], max_pixels: int, *, limit: int) -> float:
+    """Return the mean size of a decoded picture in bytes."""
+    sizes = []
     for row in spread(len(keys), limit):
         try:
             picture = open_picture(source[keys[row]].path.read_bytes(), max_pixels=max_pixels)
         except (OSError, DecodeError):
             continue
         width, height = picture.size
-        formats.add(picture.format)
         sizes.append(3 * width * height)
-    return float(np.mean(sizes)) if sizes else 0.0, formats
+    return float(np.mean(sizes)) if sizes else 0.0
 
 
 HEADROOM = 0.8
 """Share of the available memory that a store may take; training needs the rest."""
 
-# cheapest first: columns that are read least often or compress best
-_STEPS: tuple[tuple[str, str, str], ...] = (
-    (IMAGE, "jpeg", "store the JPEG files; decoded on access"),
-    *(
-        (column.name, "lz4", "masks are nearly constant")
-        for column in COLUMNS.values()
-        if column.role == MASK
-    ),
-    ("prob_map", "lz4", "probability maps are mostly zero"),
-    ("thresh_map", "zstd", "threshold maps are mostly one value"),
-    (IMAGE, "drop", "leave out the full-size pictures"),
-    (TENSOR, "zstd", "last resort: decompressed on every access"),
-)
+_STEPS = {
+    "balanced": "maps and masks compressed, pictures as their files",
+    "small": "the pictures of the view compressed, too; decoded for every batch",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +260,8 @@ class Advice:
     advised_nbytes: int
     fits_as_asked: bool
     fits_as_advised: bool
+    preset: str
+    """The advised preset; empty if none makes the store smaller."""
     codecs: Mapping[str, str]
     """Column to advised codec, without dropped columns."""
     dropped: tuple[str, ...]
@@ -203,47 +272,54 @@ class Advice:
     def command(self) -> str:
         """The options of `ocrstore build` for this advice."""
         parts = []
-        logical = [name for name in self.codecs if "/" not in name]
+        codecs = {name: codec for name, codec in self.codecs.items() if "/" not in name}
         if self.dropped:
-            parts.append("--columns " + ",".join(logical))
-        parts += [f"--codec {n}={c}" for n, c in self.codecs.items() if c != "raw" and "/" not in n]
+            parts.append("--columns " + ",".join(codecs))
+        if self.preset:
+            parts.append(f"--preset {self.preset}")
+            parts += [
+                f"--codec {name}={codec}"
+                for name, codec in codecs.items()
+                if codec != preset_codec(self.preset, name)
+            ]
         return " ".join(parts)
 
 
 def advise(expected: Estimate, memory: Memory) -> Advice:
-    """Find the cheapest set of codecs with which the store fits."""
+    """Find the first preset with which the store fits; the last resort is to drop `image`."""
     limit = int(memory.available_nbytes * HEADROOM)
     codecs = dict(expected.chosen)
     dropped: list[str] = []
     steps: list[str] = []
+    advised = ""
 
     def total() -> int:
         return sum(expected.nbytes[name][codec] for name, codec in codecs.items())
 
     as_asked = total()
-    for logical, codec, why in _STEPS:
-        if total() <= limit:
+    for preset, why in _STEPS.items():
+        before = total()
+        if before <= limit:
             break
-        for name in [n for n in codecs if n.rpartition("/")[2] == logical]:
-            before = expected.nbytes[name][codecs[name]]
-            if codec == "drop":
-                del codecs[name]
-                dropped.append(name)
-                steps.append(f"drop {name}: {why} ({_megabytes(before)} less)")
-                continue
-            after = expected.nbytes[name].get(codec)
-            if after is None or after >= before:
-                continue
-            codecs[name] = codec
-            steps.append(f"{name} as {codec}: {why} ({_megabytes(before - after)} less)")
-    advised = total()
+        for name, codec in codecs.items():
+            other = preset_codec(preset, _logical(name))
+            if expected.nbytes[name][other] < expected.nbytes[name][codec]:
+                codecs[name] = other
+        if total() < before:
+            advised = preset
+            steps.append(f"--preset {preset}: {why} ({_megabytes(before - total())} less)")
+    if total() > limit and IMAGE in codecs:
+        less = _megabytes(expected.nbytes[IMAGE][codecs.pop(IMAGE)])
+        dropped.append(IMAGE)
+        steps.append(f"drop {IMAGE}: leave out the full-size pictures ({less} less)")
     return Advice(
         memory,
         limit,
         as_asked,
-        advised,
+        total(),
         as_asked <= limit,
-        advised <= limit,
+        total() <= limit,
+        advised,
         codecs,
         tuple(dropped),
         tuple(steps),

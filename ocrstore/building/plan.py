@@ -170,8 +170,12 @@ def plan_build(
     maps_folder: Path | None,
     drop_annotations: bool = False,
     frames: FrameRule = AUTO_FRAME,
+    told: Mapping[str, str] | None = None,
 ) -> BuildPlan:
     """Plan a build of one view, which becomes the default view; other views are kept.
+
+    With `told`, some columns and their codecs, all others keep the codec that they have in the
+    store; without it the recipe decides.
 
     Raises:
         SchemaError: The target is a store that was not built from pictures.
@@ -220,6 +224,9 @@ def plan_build(
             f"{target} was not built from pictures and cannot be updated; "
             "choose another name, or replace it with --force"
         )
+    if told is not None:
+        codecs = {name: column.codec for name, column in old.columns.items()} | dict(told)
+        asked = replace(asked, recipe=asked.recipe.with_codecs(codecs))
     views = check_views((asked, *(v for v in before if not v.default and v.name != asked.name)))
     known = known_from(old.index)
     changes = compare(source, known, maps_folder=maps_folder)
@@ -227,7 +234,7 @@ def plan_build(
     changes = changes.without(turned)
     changes.changed.update(turned)
     recipe_reasons = _recipe_reasons(before, views)
-    decoder_reasons = _decoder_reasons(old, families)
+    decoder_reasons = other_decoders(old, families)
     if len(old) and not known:
         decoder_reasons.append("the store does not record the files of its samples")
     reasons = [*recipe_reasons, *decoder_reasons, *changes.reasons()]
@@ -278,7 +285,8 @@ def _recipe_reasons(before: tuple[View, ...], views: tuple[View, ...]) -> list[s
     return reasons
 
 
-def _decoder_reasons(old: Store, families: Mapping[str, str]) -> list[str]:
+def other_decoders(old: Store, families: Mapping[str, str]) -> list[str]:
+    """Return why this machine may decode the pictures of a store to other pixels."""
     recorded = build_record(old).get("decoders")
     if recorded is None:
         return ["the store does not record its decoders"]
@@ -480,7 +488,7 @@ def why_not(found: Unfinished, token: str, *, in_place: bool) -> str:
 
 
 def describe_interruption(target: Path, work: str) -> str:
-    """Return what an interrupted `work` ("build" or "add-view") leaves to resume, as a sentence."""
+    """Return as a sentence what an interrupted `work` ("build", "convert") leaves to resume."""
     found = find_unfinished(target)
     if found is None or _described(found.token).get("work") != work:
         return "Nothing is kept yet: no row group (64 samples, or 256 MB) was complete."
@@ -501,6 +509,8 @@ def _described(token: str) -> dict[str, Any]:
 def _other_work(then: dict[str, Any], now: dict[str, Any]) -> str:
     if then.get("work") != now["work"]:
         return f"it was another operation ({then.get('work', 'of another program')})"
+    if now["work"] == "convert":
+        return "it read other stores or samples, or wrote other codecs"
     if then.get("images") != now["images"]:
         return f"it used the pictures in {then.get('images') or 'the store'}"
     if then.get("views") != now["views"]:

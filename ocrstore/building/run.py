@@ -17,7 +17,7 @@ import xxhash
 
 from ocrstore.annotation import AnnotationReader, Problem, ReadableFile
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
-from ocrstore.building.derive import AUTO_FRAME, Derived, FrameRule, Job, JPEGBytes, Task
+from ocrstore.building.derive import AUTO_FRAME, Derived, FileBytes, FrameRule, Job, Task
 from ocrstore.building.estimate import check_disk_space
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from, own_attributes
 from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
@@ -342,7 +342,7 @@ class _Run:
         self._annotated += bool(outcome.attributes["polygons"])
         self._outside += sum(problem.kind == "polygon-outside" for problem in outcome.problems)
         arrays: dict[str, Any] = {
-            name: Encoded(value.data, value.shape) if isinstance(value, JPEGBytes) else value
+            name: Encoded(value.data, value.shape) if isinstance(value, FileBytes) else value
             for name, value in outcome.columns.items()
         }
         attributes = outcome.attributes
@@ -372,15 +372,7 @@ class _Run:
         """Return the columns of a sample that are still valid, without copying them."""
         old = self.plan.old
         assert old is not None
-        arrays: dict[str, Any] = {}
-        for name in self.plan.copied:
-            column = old[name]
-            if column.spec.codec == "jpeg":
-                shape = tuple(column.shapes[row].tolist())
-                arrays[name] = Encoded(bytes(column.stored(row)), shape)
-            else:
-                arrays[name] = column[row]
-        return arrays
+        return {name: old[name].encoded(row) for name in self.plan.copied}
 
     def _keep(self, changes: Changes, table: pa.Table) -> None:
         """Record hashes and problems of samples that are not derived again."""

@@ -32,7 +32,7 @@ from typing import IO, Any
 import numpy as np
 
 from ocrstore.annotation import Problem
-from ocrstore.building.derive import Derived, Deriver, Job, JPEGBytes, SkippedPictureError, Task
+from ocrstore.building.derive import Derived, Deriver, FileBytes, Job, SkippedPictureError, Task
 from ocrstore.errors import OCRStoreError, WorkerDiedError
 from ocrstore.machine import memory_shortage
 from ocrstore.shared_slots import (
@@ -124,8 +124,8 @@ class _Done:
     ticket: Ticket | None = None
     placed: dict[str, Placed] = field(default_factory=dict)
     """The sample's columns in the slot."""
-    jpeg_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of columns that are JPEG bytes: the shape that they decode to."""
+    file_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of columns that are a picture's file: the shape that it decodes to."""
 
 
 def _send(stream: IO[bytes], message: Any) -> None:
@@ -359,8 +359,8 @@ def _columns(message: _Done, memory: Any) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for name, at in message.placed.items():
         columns[name] = at.array(memory)
-        if name in message.jpeg_shapes:
-            columns[name] = JPEGBytes(columns[name].tobytes(), message.jpeg_shapes[name])
+        if name in message.file_shapes:
+            columns[name] = FileBytes(columns[name].tobytes(), message.file_shapes[name])
     return columns
 
 
@@ -442,15 +442,15 @@ def _work(
 
 
 def _fill_slot(number: int, derived: Derived, slots: SlotWriter) -> _Done:
-    arrays, jpeg_shapes = {}, {}
+    arrays, file_shapes = {}, {}
     for name, value in derived.columns.items():
-        if isinstance(value, JPEGBytes):
+        if isinstance(value, FileBytes):
             arrays[name] = np.frombuffer(value.data, np.uint8)
-            jpeg_shapes[name] = value.shape
+            file_shapes[name] = value.shape
         else:
             arrays[name] = value
     placed = place({name: (array.dtype, array.shape) for name, array in arrays.items()})
     ticket, memory = slots.take(needed_nbytes(placed.values()))
     for name, at in placed.items():
         np.copyto(at.array(memory), arrays[name])
-    return _Done(number, derived.without_columns(), ticket, placed, jpeg_shapes)
+    return _Done(number, derived.without_columns(), ticket, placed, file_shapes)

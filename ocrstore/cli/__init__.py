@@ -34,6 +34,7 @@ COMMANDS = {
     "build": "build:build_command",
     "compact": "compact:compact_command",
     "completion": "completion:completion_command",
+    "convert": "convert:convert_command",
     "doctor": "doctor:doctor_command",
     "eval": "eval:eval_command",
     "export": "export:export_command",

@@ -68,6 +68,7 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
         "columns": expected.columns,
         "nbytes": expected.total_nbytes,
         "codecs": {name: dict(sizes) for name, sizes in expected.nbytes.items()},
+        "presets": {name: dataclasses.asdict(cost) for name, cost in expected.presets.items()},
         "free_nbytes": free,
         "upper_bounds": {name: dataclasses.asdict(bound) for name, bound in bounds.items()},
         "page_cache": {**dataclasses.asdict(advice), "command": advice.command},
@@ -112,19 +113,36 @@ def _measure(plan: BuildPlan, max_pixels: int) -> tuple[Estimate, Advice, int]:
 
 
 def _print_sizes(expected: Estimate) -> None:
-    from ocrstore.format.codecs import CODECS
 
     out = console()
-    table = Table("column", "codec", "bytes", "per sample", *(f"as {c}" for c in CODECS), box=None)
+    codecs = list(dict.fromkeys(codec for sizes in expected.nbytes.values() for codec in sizes))
+    table = Table("column", "codec", "bytes", "per sample", *(f"as {c}" for c in codecs), box=None)
     for name, nbytes in expected.columns.items():
         each = human_bytes(nbytes / max(1, expected.samples))
         sizes = expected.nbytes[name]
-        others = [human_bytes(sizes[codec]) if codec in sizes else "" for codec in CODECS]
+        others = [human_bytes(sizes[codec]) if codec in sizes else "" for codec in codecs]
         table.add_row(shown(name), expected.chosen[name], human_bytes(nbytes), each, *others)
     out.print(table)
     out.print(
         f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "
         f"{counted(expected.samples, 'picture')} (measured on {expected.measured})"
+    )
+    from ocrstore.recipe import DEFAULT_PRESET
+
+    costs = Table("preset", "bytes", "to a batch", "to transform=", "", box=None)
+    for preset, cost in expected.presets.items():
+        costs.add_row(
+            f"--preset {preset}",
+            human_bytes(cost.nbytes),
+            f"{1e3 * cost.batch_seconds:.2f} ms",
+            f"{1e3 * cost.picture_seconds:.2f} ms",
+            "(default)" if preset == DEFAULT_PRESET else "",
+        )
+    out.print(costs)
+    out.print(
+        "to a batch: copying or decoding a sample on one core; with fast, sequential batches are "
+        "views and need no copy. To transform=: decoding its whole picture for augmentation.",
+        style="dim",
     )
 
 
@@ -252,15 +270,16 @@ def build_command(
 
     Annotations are searched beside the pictures and beside the folder, and their dialect is
     detected. Only new, changed and removed pictures are processed, unless the recipe changed.
-    Without --size, --columns, --codec and --recipe an existing store keeps its recipe. After an
-    interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is replaced
-    only when the build is complete (on Windows nobody may have it open then).
+    Without --size, --columns, --preset, --codec and --recipe an existing store keeps its recipe.
+    After an interruption (Ctrl-C, kill, full disk) the same command resumes; an existing store is
+    replaced only when the build is complete (on Windows nobody may have it open then).
 
     \b
     Examples:
       ocrstore build images/ --out val.ocrs
       ocrstore build images/ --annotations gt/ --out val.ocrs --size 960
       ocrstore build images/ --out val.ocrs --size auto
+      ocrstore build images/ --out val.ocrs --preset small
       ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
       ocrstore build "shots-{000..031}.tar" --out train.ocrs
@@ -308,6 +327,7 @@ def _build(
     trust_dialect: bool,
     size: Size | None,
     columns: list[str] | None,
+    preset: str | None,
     codecs: dict[str, str],
     recipe: Path | None,
     targets: str | None,
@@ -329,16 +349,18 @@ def _build(
     from ocrstore.building.view_size import AUTO
 
     kept = None
-    if not (force or recipe or size or columns or codecs):
+    if not (force or recipe or size or columns or preset or codecs):
         kept = stored_view(out, maps=maps is not None, targets=targets)
-    forgotten = _forgotten(out) if force and not (recipe or size or columns or codecs) else ()
+    given = recipe or size or columns or preset or codecs
+    forgotten = _forgotten(out) if force and not given else ()
     with wrong_source(), _bar(quiet=as_json) as (_, measuring):
         plan, options = prepare(
             source,
             out,
             recipe=kept.recipe
             if kept is not None
-            else make_recipe(recipe, size, columns, codecs or None, targets=targets),
+            else make_recipe(recipe, size, columns, codecs or None, targets=targets, preset=preset),
+            told=None if recipe or preset else codecs,
             view=view or (None if kept is None else kept.name),
             maps=maps,
             workers=workers,

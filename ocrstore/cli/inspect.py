@@ -226,21 +226,19 @@ def _cost(summary: Summary) -> str:
 
 
 def _column_table(summary: Summary) -> Table:
-    table = Table("column", "dtype", "shape", "codec", box=None, padding=(0, 2, 0, 0))
-    for name in ("bytes", "per sample"):
+    table = Table("column", "arrays", "codec", box=None)
+    for name in ("stored", "decoded", "ratio"):
         table.add_column(name, justify="right")
+    table.add_column("zero-copy")
     for column in summary.columns:
-        each = human_bytes(column.stored_nbytes / summary.samples) if summary.samples else "-"
-        codec = column.spec.codec
-        if codec != "raw" and column.stored_nbytes:
-            codec += f" {column.decoded_nbytes / column.stored_nbytes:.1f}x"
         table.add_row(
             shown(column.name),
-            column.spec.dtype,
-            _shape(column),
-            codec,
+            f"{column.spec.dtype} {_shape(column)}",
+            column.spec.codec,
             human_bytes(column.stored_nbytes),
-            each,
+            human_bytes(column.decoded_nbytes),
+            "-" if column.ratio is None else f"{column.ratio:.1f}x",
+            "[green]yes[/]" if column.is_view else "no",
         )
     return table
 

@@ -121,6 +121,14 @@ targets_option = click.option(
     "name that a store records is not imported.",
 )
 
+preset_option = click.option(
+    "--preset",
+    type=click.Choice(["fast", "balanced", "small"]),  # PRESETS of recipe.py, which is not imported
+    help="How columns are stored, all exactly: fast (raw), balanced (maps compressed, pictures as "
+    "their files) or small (all compressed) [default: balanced; an existing store keeps its "
+    "codecs].",
+)
+
 
 def recipe_options(command: F) -> F:
     """Add the options of a recipe to a command."""
@@ -139,8 +147,9 @@ def recipe_options(command: F) -> F:
             callback=_codecs,
             multiple=True,
             metavar="COLUMN=CODEC",
-            help="Codec of a column: raw (default), zstd, lz4; for image also jpeg. Repeatable.",
+            help="Codec of a column: raw, zstd, lz4, lz4block; for image also file. Repeatable.",
         ),
+        preset_option,
         click.option(
             "--columns",
             callback=_names,

@@ -52,6 +52,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     type=click.IntRange(0),
     help="With --source: number of worker processes; all cores by default.",
 )
+@click.option("--quick", is_flag=True, help="Compare rows with their hashes; decode nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def verify_command(
     store: Path,
@@ -65,11 +66,13 @@ def verify_command(
     maps: Path | None,
     targets: str | None,
     workers: int | None,
+    quick: bool,
     as_json: bool,
 ) -> int:
     """Read the whole file and check every byte against its checksums.
 
-    Prints the sample and column of every damaged row. Dead space is reported as a note.
+    Compressed rows and stored pictures are decoded as well, unless --quick is given. Prints the
+    sample and column of every damaged row. Dead space is reported as a note.
 
     With --source every sample is derived again from its picture and compared bit by bit with the
     store.
@@ -77,6 +80,7 @@ def verify_command(
     \b
     Examples:
       ocrstore verify val.ocrs
+      ocrstore verify val.ocrs --quick
       ocrstore verify val.ocrs --source images/
       ocrstore verify val.ocrs --source images/ --sample 50
       ocrstore verify val.ocrs --json | jq .findings
@@ -99,13 +103,15 @@ def verify_command(
             "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps, "
             "--targets and --workers require --source."
         )
+    if source is not None and quick:
+        raise click.UsageError("--quick checks the file alone: leave out --source.")
     with explain_missing("verify"):
         from ocrstore.verification import verify
     started = time.perf_counter()
     result: Verification | SourceCheck
     if source is None:
         with progress_bar("verifying", in_bytes=True, quiet=as_json) as advance:
-            result = verify(store, progress=advance)
+            result = verify(store, quick=quick, progress=advance)
     else:
         given = {name: value for name, value in options.items() if value is not None}
         result = _compare(store, source, given, quiet=as_json)

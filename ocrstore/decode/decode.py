@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +123,7 @@ def decode(
     max_pixels: int = DEFAULT_MAX_PIXELS,
     name: str = "",
     backend: str | None = None,
+    empty: Callable[..., npt.NDArray[Any]] = np.empty,
 ) -> Decoded:
     """Decode one picture of any supported format to upright RGB.
 
@@ -129,23 +132,29 @@ def decode(
         max_pixels: the limit for bytes, compared with the header before a decoder runs.
         name: goes into error messages.
         backend: a JPEG backend of `available_backends()`; for tests.
+        empty: like `numpy.empty`; where the decoder can write into given memory (JPEG), it is
+            this one's.
     """
     try:
         if isinstance(picture, bytes):
             picture = open_picture(picture, max_pixels=max_pixels)
-        return _decode(picture, backend)
+        return _decode(picture, backend, empty)
     except DecodeError as exc:
         if name:
             raise type(exc)(f"{name}: {exc}") from exc
         raise
 
 
-def _decode(picture: EncodedPicture, backend: str | None) -> Decoded:
+def _decode(
+    picture: EncodedPicture, backend: str | None, empty: Callable[..., npt.NDArray[Any]]
+) -> Decoded:
+    width, height = picture.size
     if picture.format == "jpeg":
-        stored = decode_jpeg(picture.data, cmyk=picture.image.mode == "CMYK", backend=backend)
+        cmyk = picture.image.mode == "CMYK"
+        out = empty((height, width, 4 if cmyk else 3), np.dtype(np.uint8))
+        stored = decode_jpeg(picture.data, out, cmyk=cmyk, backend=backend)
     else:
         stored = decode_other(picture)
-    width, height = picture.size
     if stored.shape != (height, width, 3):
         raise DecodeError(
             f"the header promises {width} x {height}, the decoder gave "

@@ -26,8 +26,11 @@ def available_backends() -> tuple[str, ...]:
     return tuple(name for name, (library, _) in _BACKENDS.items() if library() is not None)
 
 
-def decode_jpeg(data: bytes, *, cmyk: bool, backend: str | None = None) -> Pixels:
-    """Return the stored (not yet upright) pixels; a truncated or damaged file is a DecodeError."""
+def decode_jpeg(data: bytes, out: Pixels, *, cmyk: bool, backend: str | None = None) -> Pixels:
+    """Return the stored (not yet upright) pixels; a truncated or damaged file is a DecodeError.
+
+    They are decoded into `out`, of the size that the header promises.
+    """
     present = available_backends()
     if not present or backend not in (None, *present):
         raise DecodeError(
@@ -35,7 +38,7 @@ def decode_jpeg(data: bytes, *, cmyk: bool, backend: str | None = None) -> Pixel
             'pip install "ocrstore[build]" brings simplejpeg'
         )
     library, make_run = _BACKENDS[backend or present[0]]
-    pixels = _strictly(make_run(library(), data, cmyk))
+    pixels = _strictly(make_run(library(), data, out, cmyk))
     return _rgb_from_inverted_cmyk(pixels) if cmyk else pixels
 
 
@@ -56,16 +59,16 @@ def _simplejpeg() -> Any | None:
         return None
 
 
-def _run_turbojpeg(decoder: Any, data: bytes, cmyk: bool) -> Run:
+def _run_turbojpeg(decoder: Any, data: bytes, out: Pixels, cmyk: bool) -> Run:
     layout = _TJPF_CMYK if cmyk else _TJPF_RGB
 
     def run(*, strict: bool) -> Pixels:
         flags = _STOP_ON_WARNING if strict else 0
         if strict and not _warns_when_stopped():
-            return np.asarray(decoder.decode(data, pixel_format=layout, flags=flags))
+            return np.asarray(decoder.decode(data, pixel_format=layout, flags=flags, dst=out))
         with warnings_as("error" if strict else "ignore"):
             try:
-                return np.asarray(decoder.decode(data, pixel_format=layout, flags=flags))
+                return np.asarray(decoder.decode(data, pixel_format=layout, flags=flags, dst=out))
             except Warning as exc:
                 raise OSError(str(exc)) from exc
 
@@ -78,8 +81,9 @@ def _warns_when_stopped() -> bool:
     return str(getattr(import_module("turbojpeg"), "__version__", "1")).startswith("1")
 
 
-def _run_simplejpeg(library: Any, data: bytes, cmyk: bool) -> Run:
-    return functools.partial(library.decode_jpeg, data, colorspace="CMYK" if cmyk else "RGB")
+def _run_simplejpeg(library: Any, data: bytes, out: Pixels, cmyk: bool) -> Run:
+    space = "CMYK" if cmyk else "RGB"
+    return functools.partial(library.decode_jpeg, data, colorspace=space, buffer=out)
 
 
 def _strictly(run: Run) -> Pixels:
@@ -108,7 +112,8 @@ def _rgb_from_inverted_cmyk(cmyk: Pixels) -> Pixels:
     return np.subtract(key, lost, out=np.empty(lost.shape, np.uint8), casting="unsafe")
 
 
-_BACKENDS: dict[str, tuple[Callable[[], Any | None], Callable[[Any, bytes, bool], Run]]] = {
+_MakeRun = Callable[[Any, bytes, Pixels, bool], Run]
+_BACKENDS: dict[str, tuple[Callable[[], Any | None], _MakeRun]] = {
     "turbojpeg": (_turbojpeg, _run_turbojpeg),
     "simplejpeg": (_simplejpeg, _run_simplejpeg),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cramjam
@@ -112,12 +113,26 @@ def _lz4block_check(data: memoryview, nbytes: int) -> None:
         raise ValueError(f"{nbytes} bytes expected, {len(data)} stored bytes cannot hold as many")
 
 
+LOSSLESS = "lz4block"
+"""The codec of presets and of pixels without a file."""
+_PIXELS = b"OCRSPIX1"  # no picture file starts like this
+
+
+def _pixels_encode(data: _Bytes) -> _Bytes:
+    """Encode the pixels of a picture that has no file to keep (FORMAT.md 5.4, `file`)."""
+    encode = CODECS[LOSSLESS].encode
+    assert encode is not None
+    return np.concatenate([np.frombuffer(_PIXELS, np.uint8), encode(data)])
+
+
 CODECS = {
     "raw": Codec(lambda data: data),
     "zstd": Codec(_zstd_encode, cramjam.zstd.decompress_into, _zstd_check),
     "lz4": Codec(_lz4_encode, cramjam.lz4.decompress_into, _lz4_check),
     "lz4block": Codec(_lz4block_encode, _lz4block_decode_into, _lz4block_check, "lz4block"),
-    "jpeg": Codec(None),  # the source's own bytes; store.py has them decoded to a picture
+    # the source's own bytes; store.py has them decoded to a picture
+    "jpeg": Codec(None),
+    "file": Codec(_pixels_encode, feature="file"),
 }
 """All codecs, by the name they have in the manifest."""
 
@@ -139,6 +154,13 @@ def row_limit(given: int | None = None) -> int:
     if given is None and not text.isdecimal():
         raise SchemaError(f"{ROW_LIMIT}={text!r}: expected a number of bytes")
     return int(text) if given is None else given
+
+
+def is_picture_file(column: Column, data: memoryview) -> bool:
+    """Return whether a row is a picture's own file, which `ocrstore.decode` decodes."""
+    return column.codec == "jpeg" or (
+        column.codec == "file" and bytes(data[: len(_PIXELS)]) != _PIXELS
+    )
 
 
 def check_row_nbytes(column: Column, shape: tuple[int, ...], limit: int, *, where: object) -> None:
@@ -167,6 +189,8 @@ def decode_row(
         DecodeError: It has more than `limit` bytes (None: `row_limit()`); FORMAT.md 5.4.
         CorruptStoreError: It does not decode to exactly the bytes of its shape.
     """
+    if column.codec == "file":  # the pixels of a picture without a file
+        column, data = replace(column, codec=LOSSLESS), data[len(_PIXELS) :]
     check_row_nbytes(column, shape, row_limit(limit), where=where)
     nbytes = column.nbytes_of(shape)
     try:

@@ -26,7 +26,7 @@ Shape = tuple[int | None, ...]
 class Encoded(NamedTuple):
     """An already encoded row: the bytes, and the shape they decode to."""
 
-    data: bytes
+    data: bytes | memoryview
     shape: tuple[int, ...]
 
 
@@ -52,9 +52,9 @@ class Column:
             raise SchemaError(f"Unknown codec {self.codec!r}; one of {', '.join(CODECS)}.")
         object.__setattr__(self, "dtype", name)
         object.__setattr__(self, "shape", _check_shape(self.shape))
-        if self.codec == "jpeg" and (name != "uint8" or self.shape != (None, None, 3)):
+        if self.holds_files and (name != "uint8" or self.shape != (None, None, 3)):
             raise SchemaError(
-                "A jpeg column holds pictures: dtype uint8, shape (None, None, 3); found "
+                f"A {self.codec} column holds pictures: dtype uint8, shape (None, None, 3); found "
                 f"{name}, {self.shape}."
             )
         # None counts as 1: what is fixed must fit whatever varies
@@ -73,6 +73,11 @@ class Column:
     def is_raw(self) -> bool:
         """Whether rows are stored uncompressed, as they are in memory."""
         return self.codec == "raw"
+
+    @property
+    def holds_files(self) -> bool:
+        """Whether rows are the pictures' own files."""
+        return self.codec in ("jpeg", "file")
 
     @property
     def is_compressed(self) -> bool:

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.errors import SchemaError
-from ocrstore.format.codecs import CODECS, encode_row
+from ocrstore.errors import CorruptStoreError, SchemaError
+from ocrstore.format.codecs import CODECS, decode_row, encode_row, is_picture_file
 from ocrstore.format.columns import Column, Encoded
 from ocrstore.format.extents import ExtentBuilder
 from ocrstore.format.index import Rows
@@ -199,7 +199,7 @@ def stored_rows(columns: Mapping[str, Column], key: str, arrays: Arrays) -> dict
         if CODECS[column.codec].encode is None:
             raise SchemaError(
                 f"{where}: a jpeg column takes ocrstore.Encoded(bytes, shape), the source's "
-                "own bytes, so that nothing is lost by encoding again."
+                "own bytes, so that nothing is lost by encoding again; a file column takes both."
             )
         array = column.conform(value, where=where)
         rows[name] = (encode_row(column, array), array.shape)
@@ -210,10 +210,16 @@ def _encoded(column: Column, row: Encoded, where: str) -> StoredRow:
     shape = tuple(int(size) for size in row.shape)
     if not column.accepts(shape) or min(shape, default=0) < 0:
         raise SchemaError(f"{where}: expected shape {column.shape}, found {shape}.")
-    if column.codec != "jpeg":
-        raise SchemaError(f"{where}: Encoded is for jpeg columns; this one is {column.codec}.")
     if not column.fits(shape) or len(row.data) > MAX_ROW_NBYTES:
         raise SchemaError(
             f"{where}: shape {shape}; a row may have at most 2 GiB. Split the sample."
         )
-    return np.frombuffer(row.data, np.uint8), shape
+    data = memoryview(row.data)
+    try:
+        if column.is_raw and data.nbytes != column.nbytes_of(shape):
+            raise ValueError(f"{data.nbytes} bytes for shape {shape}")
+        if not column.is_raw and not is_picture_file(column, data):
+            decode_row(column, data, shape, where=where, limit=MAX_ROW_NBYTES)
+    except (ValueError, CorruptStoreError) as exc:
+        raise SchemaError(f"{where}: not a row of codec {column.codec}: {exc}") from exc
+    return np.frombuffer(data, np.uint8), shape

@@ -35,6 +35,16 @@ class ColumnSummary:
     min_shape: tuple[int, ...]
     max_shape: tuple[int, ...]
 
+    @property
+    def ratio(self) -> float | None:
+        """Decoded bytes for each stored one; None if there are none."""
+        return self.decoded_nbytes / self.stored_nbytes if self.stored_nbytes else None
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its arrays are views of the file: no copy, nothing to decode."""
+        return self.spec.is_raw
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -74,6 +84,8 @@ class Summary:
                     **column.spec.to_json(),
                     "stored_nbytes": column.stored_nbytes,
                     "decoded_nbytes": column.decoded_nbytes,
+                    "ratio": column.ratio,
+                    "zero_copy": column.is_view,
                     "min_shape": list(column.min_shape),
                     "max_shape": list(column.max_shape),
                 }

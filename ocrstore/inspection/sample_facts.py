@@ -86,10 +86,11 @@ class SamplePicture:
 
 
 def picture_of(store: Store, row: int) -> SamplePicture | None:
-    """Return the picture, or the default view's tensor where there is no picture column.
+    """Return the picture, or the default view's tensor without a picture column or a decoder.
 
-    Raises a DecodeError where a decoder is needed and none is installed.
+    Raises a DecodeError where a decoder is needed for both and none is installed.
     """
+    undecoded = None
     views, _ = readable_views(store)
     tensor = views[0].columns.get(TENSOR, TENSOR) if views else TENSOR
     for name in (IMAGE, tensor):
@@ -105,11 +106,14 @@ def picture_of(store: Store, row: int) -> SamplePicture | None:
         try:
             pixels = store[name][row]
         except ImportError as exc:
-            raise DecodeError(
+            undecoded = DecodeError(
                 f"{store.path}: column {name!r} keeps encoded pictures, and no decoder is "
                 f'installed ({exc.name}); pip install "ocrstore[build]"'
-            ) from exc
+            )
+            continue
         return SamplePicture(pixels, name, matrix)
+    if undecoded is not None:
+        raise undecoded
     return None
 
 

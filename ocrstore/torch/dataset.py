@@ -85,7 +85,8 @@ class OCRStoreDataset(Dataset[Sample]):
             paths: A path, several, or a pattern such as `"train-*.ocrs"`.
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
-            expect: The recipe (or its fingerprint) that must have made the view.
+            expect: The recipe (or its fingerprint) that must have made the view; a recipe may
+                have other codecs, because no array depends on them.
             transform: A `BasicAugmentation`, an albumentations transform, or a callable with
                 `image=` and `keypoints=`.
             fuse: Compute only the pixels of an albumentations transform that are seen in the end.
@@ -475,6 +476,10 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
             )
         expect = _without_pictures(view, expect)
     stored = view.stored_view
+    if stored is not None and not isinstance(expect, str):
+        # codecs are exact: no array depends on them
+        columns = stored.recipe_json["columns"]
+        expect = expect.with_codecs({name: column["codec"] for name, column in columns.items()})
     found = None if stored is None else stored.fingerprint
     wanted = expect if isinstance(expect, str) else expect.fingerprint
     if found == wanted:

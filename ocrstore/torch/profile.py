@@ -192,15 +192,7 @@ def profile_store(
         costs=costs,
         loader=cost("loader"),
         handover=handover,
-        advice=tuple(
-            advise(
-                costs,
-                steps,
-                len(stored),
-                _pixels(dataset, steps, rows),
-                option="--transform PIPELINE " if transform else "",
-            )
-        ),
+        advice=tuple(advise(costs, steps, len(stored), _pixels(dataset, steps, rows))),
     )
 
 
@@ -389,21 +381,13 @@ def _pixels(dataset: OCRStoreDataset, steps: StepList, rows: Sequence[int]) -> f
     return float(np.mean([shape[-2] * shape[-1] for shape in shapes]))
 
 
-def advise(
-    costs: Sequence[Cost],
-    steps: StepList,
-    samples: int,
-    pixels: float,
-    *,
-    option: str = "--transform PIPELINE ",
-) -> Iterator[Advice]:
+def advise(costs: Sequence[Cost], steps: StepList, samples: int, pixels: float) -> Iterator[Advice]:
     """Say what to bake and what stays.
 
     Args:
         costs: what the steps cost, by name.
         samples: how many samples the store has.
         pixels: of a picture after the steps that can be baked.
-        option: how the pipeline was given to `profile`, for the command to split it.
     """
     spent = {cost.name: cost.cpu_ms for cost in costs}
     total = sum(spent.values())
@@ -427,7 +411,7 @@ def advise(
             "rest of the pipeline to `transform=`",
             saved,
             round(samples * pixels * 3),
-            f"ocrstore profile STORE {option}--split DIR && "
+            "ocrstore profile STORE --transform PIPELINE --split DIR && "
             "ocrstore build IMAGES --out NEW --recipe DIR/bake.yaml",
         )
     elif leading:

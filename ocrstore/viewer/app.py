@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ocrstore.errors import (
+    FilterError,
     OCRStoreError,
     StoreChangedError,
     UnknownColumnError,
@@ -29,7 +30,7 @@ from ocrstore.errors import (
 from ocrstore.keys import to_lines
 from ocrstore.viewer.auth import Guard, new_token
 from ocrstore.viewer.live import Live
-from ocrstore.viewer.query import BusyError, FilterError
+from ocrstore.viewer.query import BusyError
 from ocrstore.viewer.renditions import SIZES
 from ocrstore.viewer.samples import Catalog, Selection
 

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ocrstore.errors import OCRStoreError
+from ocrstore.errors import FilterError, OCRStoreError
 
 Rows = npt.NDArray[np.int64]
 
@@ -48,14 +48,6 @@ _FIRST_NAME = re.compile(r"\s*(?:not\s+)?([^\W\d]\w*)", re.IGNORECASE)
 _WORDS = re.compile(r'"([^"]*)"|(\S+)')
 # the newline ends a comment, the parentheses keep the condition one expression
 _BEFORE, _AFTER = 'SELECT "row" FROM samples WHERE (\n', "\n)"
-
-
-class FilterError(OCRStoreError):
-    """A filter that cannot be run; `position` is the character where the trouble is, if known."""
-
-    def __init__(self, message: str, *, position: int | None = None) -> None:
-        super().__init__(message)
-        self.position = position
 
 
 class BusyError(OCRStoreError):

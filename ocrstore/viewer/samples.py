@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ocrstore.annotation import AnnotationReader, typed_attributes
-from ocrstore.errors import SchemaError, UnknownColumnError, UnknownRowError
+from ocrstore.errors import FilterError, SchemaError, UnknownColumnError, UnknownRowError
 from ocrstore.evaluation.predictions import Scores, read_truths
 from ocrstore.store import Store
-from ocrstore.viewer.query import Filter, FilterError, Rows
+from ocrstore.viewer.query import Filter, Rows
 from ocrstore.viewer.renditions import (
     Outline,
     ShownView,

@@ -51,6 +51,9 @@ def records(rounds=3):
                 row = {"series": "limit", "x": share, "order": order, "workers": 2, "limit": limit}
                 kind = "none" if limit is None else "cgroup v1"
                 made.append({**common, **row, "rate": rate, "kind": kind, "window": 2})
+            for preset, rate in (("fast", 50.0), ("balanced", 90.0), ("small", 180.0)):
+                row = {"series": "presets", "x": share, "order": "shuffled", "limit": limit}
+                made.append({**common, **row, "rate": rate, "kind": kind, "store": preset})
     return made
 
 
@@ -90,9 +93,10 @@ def test_the_page_states_the_slopes(load, tmp_path, capsys):
         "30.0 MB per worker",
         "that is 2.0 GB/s, and 100 µs per sample",
         "4.0 times as fast as a full shuffle (200 against 50 samples/s)",
-        "**1 of 61 cells were disturbed",
+        "**1 of 79 cells were disturbed",
         "it broke",
         "| 4 | 0.50 GB (cgroup v1) | window shuffle, 2 row groups | 200 | 0.10 |",
+        "| 4 | 0.50 GB (cgroup v1) | 50 | 90 | 180 |",
     ):
         assert words in text, words
     assert "Opening: 2.00 µs per sample" in capsys.readouterr().out
@@ -107,7 +111,9 @@ def test_the_plan_stays_below_its_cap(load):
     scale = load("scale")
     options = argparse.Namespace(quick=False, workers=[0, 2], only=None)
     cells = scale.plan_cells(stores, options) + scale.plan_limits(stores, options)
-    assert {cell["series"] for cell in cells} == {"samples", "bytes", "workers", "size", "limit"}
+    assert {cell["series"] for cell in cells} == {
+        *("samples", "bytes", "workers", "size", "limit", "presets")
+    }
     large = [plan for name in ("bytes", "limit") for plan in stores[name]]
     assert max(plan.nbytes for plan in large) <= 1e9
     assert [plan.samples for plan in stores["samples"]] == [100, 1_000, 10_000, 100_000]

@@ -3,19 +3,22 @@
 import json
 import os
 
+import cv2
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import ocrstore
-from ocrstore.building.build import build
+from ocrstore.building.build import build, prepare
 from ocrstore.building.plan import IN_PLACE
+from ocrstore.building.run import execute
 from ocrstore.decode import decode
 from ocrstore.errors import NotAStoreError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
 from ocrstore.geometry import invert, longest_side, transform_points
 from ocrstore.maps import draw_maps
-from ocrstore.recipe import Recipe
+from ocrstore.recipe import DEFAULT_PRESET, PRESETS, Recipe
+from ocrstore.sources import open_source
 from ocrstore.verification import verify
 from tests.building.conftest import QUADS, SIZE, draw, encode, kinds, with_exif
 
@@ -67,7 +70,7 @@ def test_what_a_store_holds(dataset):
     views = store.metadata["views"]
     assert list(views) == [str(SIZE)] and store.metadata["default_view"] == str(SIZE)
     entry = views[str(SIZE)]
-    assert entry["fingerprint"] == Recipe.make(size=SIZE).fingerprint
+    assert entry["fingerprint"] == Recipe.make(size=SIZE, preset=DEFAULT_PRESET).fingerprint
     assert Recipe.from_json(entry["recipe"]).fingerprint == entry["fingerprint"]
     assert entry["columns"]["tensor"] == "tensor" and "image" not in entry["columns"]
     assert ocrstore.verify(dataset.store).ok
@@ -189,7 +192,7 @@ def test_mean_and_std_change_the_manifest_only(dataset):
     dataset.fill(2)
     make(dataset)
     nbytes = dataset.store.stat().st_size
-    recipe = Recipe.make(size=SIZE, mean=(0.5, 0.5, 0.5))
+    recipe = Recipe.make(size=SIZE, preset=DEFAULT_PRESET, mean=(0.5, 0.5, 0.5))
     report = make(dataset, recipe=recipe)
     assert report.action == "update" and report.derived == 0 and "mean" in report.reasons[0]
     store = ocrstore.open(dataset.store)
@@ -275,12 +278,13 @@ def test_exif_rotation(dataset):
 def test_codecs(dataset, codec):
     """Compressed columns hold the same arrays; the change of codec is a reason to rewrite."""
     dataset.fill(2)
-    make(dataset)
+    make(dataset, preset="fast")
     before = [np.array(a) for a in ocrstore.open(dataset.store)["image"][0:2]]
     report = make(dataset, codecs={"image": codec, "prob_map": codec})
     assert f'columns.image.codec: "raw" -> "{codec}"' in "\n".join(report.reasons)
     store = ocrstore.open(dataset.store)
     assert store.columns["image"].codec == codec
+    assert store.columns["thresh_map"].codec == "raw"  # nobody said that it should change
     for a, b in zip(before, store["image"][0:2], strict=True):
         assert np.array_equal(a, b)
     assert make(dataset, codecs={"image": codec, "prob_map": codec}).action == "nothing"
@@ -288,20 +292,99 @@ def test_codecs(dataset, codec):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_jpeg_bytes_as_the_image_column(dataset, workers):
-    """Codec jpeg keeps the source's own bytes; a picture of another format is skipped, named."""
+def test_files_as_the_image_column(dataset, workers):
+    """Codec file keeps the bytes of every format; a file larger than its pixels is compressed."""
     dataset.fill(2)
+    suffixes = (".png", ".webp", ".tiff", ".bmp")
+    for suffix in suffixes:
+        params = [cv2.IMWRITE_TIFF_COMPRESSION, 5] if suffix == ".tiff" else ()
+        dataset.add(
+            f"x_{suffix[1:]}{suffix}", encode(np.full((80, 90, 3), 40, np.uint8), suffix, params)
+        )
+    report = make(dataset, codecs={"image": "file"}, workers=workers)
+    assert report.ok and report.samples == 2 + len(suffixes)
+    store = ocrstore.open(dataset.store)
+    for row, key in enumerate(store.keys):
+        data = (dataset.images / key).read_bytes()
+        assert np.array_equal(store["image"][row], decode(data).pixels)
+        assert (bytes(store["image"].stored(row)) == data) == (not key.endswith(".bmp")), key
+    assert store["image"].nbytes[store.row("x_bmp.bmp")] < 1000
+    again = make(dataset, size=48)  # from the stored bytes
+    assert again.action == "rewrite" and again.derived == 6
+    assert ocrstore.open(dataset.store).columns["image"].codec == "file"
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
+    assert verify(dataset.store).ok
+
+
+def test_the_jpeg_codec_is_only_read(dataset):
+    """It has no place for other pictures, so a new store cannot have it; an old one keeps it."""
+    dataset.fill(2)
+    with pytest.raises(SchemaError, match="codec file stores the files of all formats"):
+        make(dataset, codecs={"image": "jpeg"})
+    old = Recipe.make(size=SIZE, codecs={"image": "jpeg"})
+    plan, options = prepare_recipe(dataset, old)
+    execute(plan, options)
     dataset.add("x.png", encode(draw(), ".png"))
-    report = make(dataset, codecs={"image": "jpeg"}, workers=workers)
+    dataset.add("new.jpg", seed=5)
+    report = make(dataset)
     assert report.skipped == ["x.png"] and kinds(report) == {"not-a-jpeg"}
     store = ocrstore.open(dataset.store)
-    data = (dataset.images / "img_000.jpg").read_bytes()
-    assert bytes(store["image"].stored(0)) == data
-    assert np.array_equal(store["image"][0], decode(data).pixels)
-    (dataset.images / "x.png").unlink()
-    again = make(dataset, codecs={"image": "jpeg"}, size=48)  # from the stored bytes
-    assert again.action == "rewrite" and again.derived == 2
+    assert store.columns["image"].codec == "jpeg" and len(store) == 3
+    data = (dataset.images / "new.jpg").read_bytes()
+    assert bytes(store["image"].stored(store.row("new.jpg"))) == data
     assert verify(dataset.store, source=dataset.images, workers=0).ok
+
+
+def prepare_recipe(dataset, recipe):
+    """Plan a build of a recipe that only an older version would have made."""
+    return prepare(
+        open_source(dataset.images),
+        dataset.store,
+        recipe=recipe,
+        view=None,
+        maps=None,
+        workers=0,
+        on_error="skip",
+        force=False,
+        drop_annotations=False,
+        max_pixels=10**8,
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets(dataset, preset):
+    """Each has its codecs, holds the same arrays, and leaves out no picture."""
+    dataset.fill(2)
+    dataset.add("x.png", encode(draw(), ".png"))
+    make(dataset, preset="fast")
+    before = ocrstore.open(dataset.store)
+    wanted = {name: [np.array(a) for a in before[name]] for name in before.columns}
+    report = make(dataset, preset=preset)
+    assert report.ok and report.samples == 3
+    store = ocrstore.open(dataset.store)
+    for name, arrays in wanted.items():
+        assert store.columns[name].codec == PRESETS[preset].get(name, "raw")
+        assert all(np.array_equal(a, b) for a, b in zip(arrays, store[name], strict=True))
+    dataset.add("later.jpg", seed=9)
+    assert make(dataset, size=SIZE).action == "update"  # an existing store keeps its codecs
+    assert {n: c.codec for n, c in ocrstore.open(dataset.store).columns.items()} == {
+        name: PRESETS[preset].get(name, "raw") for name in wanted
+    }
+    assert verify(dataset.store, source=dataset.images, workers=0).ok
+
+
+def test_what_a_recipe_says_overrides_the_preset(dataset):
+    """A recipe file's codecs count; the preset is for the columns that it leaves open."""
+    dataset.fill(1)
+    recipe = dataset.root / "recipe.yaml"
+    recipe.write_text(f"size: {SIZE}\ncolumns:\n  tensor: {{codec: zstd}}\n  prob_map:\n")
+    make(dataset, recipe=recipe, preset="small")
+    columns = ocrstore.open(dataset.store).columns
+    assert (columns["tensor"].codec, columns["prob_map"].codec) == ("zstd", "lz4block")
+    with pytest.raises(SchemaError, match="leave out `preset`"):
+        make(dataset, recipe=Recipe.make(size=SIZE), preset="small")
+    with pytest.raises(SchemaError, match="unknown preset 'tiny'"):
+        make(dataset, preset="tiny")
 
 
 def test_an_albumentations_pipeline(dataset):

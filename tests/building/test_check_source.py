@@ -35,7 +35,8 @@ def test_a_true_store(built):
         result = verify(built.store, source=built.images, workers=workers)
         assert result.ok and result.samples == result.of == 6
     per_view = SIZE * SIZE * (3 + 2 * 2 + 2) + 72
-    assert result.compared_nbytes == 6 * (90 * 120 * 3 + per_view)
+    files = sum(path.stat().st_size for path in built.images.iterdir())
+    assert result.compared_nbytes == files + 6 * per_view
 
 
 @pytest.mark.parametrize("column", ["image", "tensor", "prob_map", "thresh_mask", "inverse_matrix"])
@@ -84,7 +85,8 @@ def test_another_shape_is_found(built):
     """A picture of another size is said to be one."""
     (built.images / "img_001.jpg").write_bytes(encode(draw(91, 120, seed=1)))
     result = verify(built.store, source=built.images, workers=0)
-    assert any("(91, 120, 3)" in f.message for f in result.findings if f.column == "image")
+    assert any("height is 90" in f.message for f in result.findings)
+    assert any(f.column == "image" for f in result.findings)
 
 
 def test_a_store_of_something_else(built, tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from ocrstore.problems import BUILD_KINDS
-from ocrstore.recipe import Recipe
+from ocrstore.recipe import DEFAULT_PRESET, Recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -25,6 +25,6 @@ def test_the_documented_recipe_is_the_default():
     text = (DOCS / "build.md").read_text("utf-8")
     block, node = re.findall(r"```yaml\n(.+?)```", text, re.DOTALL)
     described = yaml.safe_load(block)
-    assert Recipe.from_json(described) == Recipe()
+    assert Recipe.from_json(described) == Recipe.make(preset=DEFAULT_PRESET)
     assert described.keys() - {"targets"} == Recipe().to_json().keys() - {"map_algorithm"}
     assert Recipe.make(pipeline=yaml.safe_load(node)).size == (640, 640)

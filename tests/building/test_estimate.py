@@ -49,10 +49,12 @@ def expected(dataset):
 
 
 def test_advice_follows_the_memory(expected):
-    """As memory shrinks, columns are compressed, then dropped; what is said is what it takes."""
+    """As memory shrinks, presets are tried, then `image` is dropped; what is said is true."""
+    presets = {name: cost.nbytes / expected.total_nbytes for name, cost in expected.presets.items()}
+    assert presets["fast"] == 1 > presets["balanced"] > presets["small"]
     seen = []
-    for share in (2.0, 0.7, 0.35, 0.2, 0.01):
-        nbytes = int(expected.total_nbytes * share / HEADROOM)
+    for share in (2.0, presets["balanced"], presets["small"], presets["small"] * 0.9, 0.01):
+        nbytes = int(expected.total_nbytes * share / HEADROOM) + 2
         advice = advise(expected, Memory(nbytes, nbytes, "machine"))
         total = sum(expected.nbytes[name][codec] for name, codec in advice.codecs.items())
         assert advice.advised_nbytes == total
@@ -60,21 +62,23 @@ def test_advice_follows_the_memory(expected):
         assert not set(advice.dropped) & set(advice.codecs)
         seen.append(advice)
     assert seen[0].fits_as_asked and not seen[0].steps and seen[0].command == ""
-    assert seen[1].codecs["image"] == "jpeg" and "--codec image=jpeg" in seen[1].command
-    assert "prob_mask" in " ".join(seen[2].steps)
+    assert seen[1].codecs["image"] == "file" and seen[1].command == "--preset balanced"
+    assert seen[2].command == "--preset small" and seen[2].fits_as_advised
     assert "image" in seen[3].dropped and "--columns tensor" in seen[3].command
     assert not seen[4].fits_as_advised
 
 
-def test_jpeg_is_advised_for_jpegs_only(dataset):
-    """Among pictures of other formats the jpeg codec would lose some."""
+def test_presets_are_estimated_for_pictures_of_all_formats(dataset):
+    """Sizes and times of each preset; those of a build with it are nearly the same."""
     dataset.fill(3)
     dataset.add("x.png", encode(draw(), ".png"))
+    dataset.add("y.bmp", encode(draw(), ".bmp"))
     views = (View("v", Recipe.make(size=SIZE), default=True),)
     expected = estimate(open_source(dataset.images), views)
-    assert "jpeg" not in expected.nbytes["image"]
-    advice = advise(expected, Memory(1000, 1000, "machine"))
-    assert "image" in advice.dropped
+    for preset, cost in expected.presets.items():
+        report = build(dataset.images, dataset.store, size=SIZE, preset=preset, workers=0)
+        assert report.ok and cost.nbytes == pytest.approx(sum(report.columns.values()), rel=0.05)
+        assert cost.batch_seconds > 0 and (cost.picture_seconds > 0) == (preset != "fast")
 
 
 def test_the_advised_build_is_as_large_as_advised(dataset, expected):
@@ -141,7 +145,7 @@ def test_a_compressed_store_needs_less_room(dataset, disk):
     """Where raw columns would not fit, samples are compressed before a build is refused."""
     dataset.fill(10)
     names = ("tensor", "prob_map", "thresh_map", "prob_mask", "thresh_mask")
-    recipe = Recipe.make(size=SIZE, codecs={"image": "jpeg"} | dict.fromkeys(names, "zstd"))
+    recipe = Recipe.make(size=SIZE, codecs={"image": "file"} | dict.fromkeys(names, "zstd"))
     raw = estimate(open_source(dataset.images), (View("v", Recipe.make(size=SIZE), default=True),))
     disk(raw.total_nbytes - 1)
     assert build(dataset.images, dataset.store, recipe=recipe, workers=0).ok

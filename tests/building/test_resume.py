@@ -156,11 +156,12 @@ def test_a_killed_update_leaves_the_store(many):
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file size limits")
 def test_a_full_disk(many):
     """The disk refuses: one clear error, and the next build resumes."""
-    body = """
+    hidden = many.root / ".out.ocrs.partial"
+    body = f"""
         import resource
         if now.done == 70:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            nbytes = 4_500_000
+            nbytes = os.stat({str(hidden)!r}).st_size + 10_000  # no room for another row group
             resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, resource.RLIM_INFINITY))
     """
     done = run_child(many, body, code=1)

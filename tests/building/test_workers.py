@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ocrstore.annotation import FoundSample, Problem
-from ocrstore.building.derive import Derived, Job, JPEGBytes, Task
+from ocrstore.building.derive import Derived, FileBytes, Job, Task
 from ocrstore.building.workers import RESULTS_PER_WORKER, Inline, Pool, _columns, _fill_slot
 from ocrstore.errors import OCRStoreError, WriteError
 from ocrstore.recipe import Recipe
@@ -91,7 +91,7 @@ def test_columns_travel_as_they_are():
         "b": np.array(7.0),
         "c": np.empty((0, 3)),
         "d": np.ones((200, 100, 3), np.uint8)[:, ::2],
-        "j": JPEGBytes(b"abc", (1, 2, 3)),
+        "j": FileBytes(b"abc", (1, 2, 3)),
     }
     writer = SlotWriter()
     done = _fill_slot(0, Derived("k", columns, {}, ()), writer)

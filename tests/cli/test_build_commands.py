@@ -169,10 +169,14 @@ def test_sizes_in_every_codec(images, run, tmp_path):
     arguments = ("build", images, "--out", tmp_path / "x.ocrs", "--size", 64, "--dry-run")
     code, out, _ = run(*arguments)
     assert code == 0 and "fits the page cache" in out and "memory" in out and "as zstd" in out
+    for preset in ("--preset fast", "--preset balanced", "--preset small"):
+        assert preset in out
     code, out, _ = run(*arguments, "--json")
     record = json.loads(out)
     assert record["page_cache"]["fits_as_asked"]
-    assert record["codecs"]["image"]["raw"] == record["columns"]["image"] == 3 * 60 * 80 * 3
+    assert record["codecs"]["image"]["raw"] == 3 * 60 * 80 * 3 > record["columns"]["image"]
+    assert record["presets"]["small"]["nbytes"] < record["presets"]["balanced"]["nbytes"]
+    assert record["presets"]["balanced"]["nbytes"] == record["nbytes"]
     assert record["codecs"]["prob_mask"]["zstd"] < record["codecs"]["prob_mask"]["raw"]
 
 
@@ -183,7 +187,9 @@ def test_sizes_in_every_codec(images, run, tmp_path):
         (["--size", "1x2x3"], "not a size"),
         (["--columns", "tensor,tensors"], "unknown column 'tensors'"),
         (["--codec", "image"], "COLUMN=CODEC"),
-        (["--codec", "tensor=jpeg"], "only `image`"),
+        (["--codec", "tensor=file"], "only `image`"),
+        (["--codec", "image=jpeg"], "codec file stores the files of all formats"),
+        (["--preset", "tiny"], "tiny"),
         (["--format", "nosuch"], "nosuch"),
         (["--view", "a/b"], "view's name"),
         (["--recipe", "RECIPE", "--size", "3"], "are part of a recipe"),
@@ -202,6 +208,7 @@ def test_wrong_use(images, run, tmp_path, options, words):
 def test_a_dry_run_where_memory_is_short(images, run, tmp_path, monkeypatch):
     """The steps, what each saves, and the options for it; or that nothing helps."""
     arguments = ("build", images, "--out", tmp_path / "x.ocrs", "--size", 64, "--dry-run")
+    from ocrstore.building.estimate import HEADROOM
     from ocrstore.machine import Memory
 
     def memory(nbytes):
@@ -209,10 +216,11 @@ def test_a_dry_run_where_memory_is_short(images, run, tmp_path, monkeypatch):
             "ocrstore.cli.build.look_at_memory", lambda: Memory(nbytes, nbytes, "cgroup")
         )
 
-    memory(120_000)
+    small = json.loads(run(*arguments, "--json")[1])["presets"]["small"]["nbytes"]
+    memory(int(small / HEADROOM) + 2)
     code, out, _ = run(*arguments)
     assert code == 0 and "(cgroup)" in out and "with that it fits" in out
-    assert "--codec prob_mask=lz4" in out
+    assert "  --preset small" in out
     memory(1000)
     code, out, _ = run(*arguments)
     assert code == 0 and "still does not fit" in out and "--columns tensor" in out

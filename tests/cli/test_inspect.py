@@ -47,7 +47,7 @@ def test_one_screen_answers_everything(run, built):
     code, out, _ = run(built)
     assert code == 0
     for fact in (
-        "an ocrstore file, format 1.0",
+        "an ocrstore file, format 1.1",
         "samples 6",
         "7, 1.2 a sample, 2 ignored (29%), 2 more under 8 px in view 64; 2 samples without any",
         f"{built.parent}/images",
@@ -60,6 +60,7 @@ def test_one_screen_answers_everything(run, built):
         "extents agree with the index",
         "page cache",
         "per sample",
+        "zero-copy",
         "96..128x64..128x3",
         "float16",
     ):

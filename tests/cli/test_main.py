@@ -74,7 +74,7 @@ def test_an_error_of_a_worker_is_its_message(run, tmp_path):
     with pytest.raises(SchemaError, match="Traceback") as caught:
         list(DataLoader(Broken(), num_workers=1))
     code, err = run(caught.value, "verify", bare_store(tmp_path / "a.ocrs"))
-    assert code == 2 and err == "error: a.ocrs: sample 'x': no polygon.\nBuild it again.\n"
+    assert code == 2 and err == "Error: a.ocrs: sample 'x': no polygon.\nBuild it again.\n"
 
 
 def test_missing_memory_is_a_sentence(run, tmp_path):

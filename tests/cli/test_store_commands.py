@@ -146,6 +146,51 @@ def test_an_interrupt_exits_130(run, store, monkeypatch):
     assert code == 130 and "interrupted" in err
 
 
+def test_converting(run, store, tmp_path, monkeypatch):
+    """Other codecs, a part by keys or SQL, as JSON; wrong use is 2, damage 1, Ctrl-C 130."""
+    keys = tmp_path / "keys.txt"
+    keys.write_text("img [2].jpg\n\nimg [0].jpg\n")
+    new = tmp_path / "new.ocrs"
+    code, out, _ = run("convert", store, new, "--codec", "image=lz4block", "--keys", keys)
+    assert code == 0 and "2 samples" in out and "copied   thumb: as they were stored" in out
+    made = ocrstore.open(new)
+    assert made.keys == ("img [0].jpg", "img [2].jpg")
+    assert np.array_equal(made["image"][1], ocrstore.open(store)["image"][2])
+    code, _, err = run("convert", store, new)
+    assert code == 2 and "exists" in err
+    code, out, _ = run("convert", store, new, "--force", "--where", "width >= 2", "--json")
+    record = json.loads(out)
+    assert code == 0 and record["samples"] == 2 and record["copied"] == ["image", "thumb"]
+    for options, words in (
+        (["--where", "widht = 1"], "did you mean width"),
+        (["--codec", "image=gzip"], "is not COLUMN=CODEC"),
+        (["--codec", "images=zstd"], "no column 'images'"),
+        ([store], "both have sample"),
+    ):
+        code, _, err = run("convert", store, *options, new, "--force")
+        assert code == 2 and words in " ".join(err.split()), err
+
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ocrstore.building.convert._write", interrupted)
+    code, _, err = run("convert", store, tmp_path / "other.ocrs")
+    assert code == 130 and "interrupted. Nothing is kept yet" in err
+
+
+def test_a_quick_check_decodes_nothing(run, store, tmp_path):
+    """Bytes that match their hash but are no picture are found by the whole check only."""
+    path = tmp_path / "bad.ocrs"
+    column = ocrstore.Column("uint8", (None, None, 3), codec="file")
+    with ocrstore.create(path, {"image": column}) as writer:
+        writer.append("a", {"image": ocrstore.Encoded(b"no picture", (4, 4, 3))})
+    assert run("verify", path, "--quick")[0] == 0
+    code, out, _ = run("verify", path)
+    assert code == 1 and "sample 'a': column 'image'" in out and "not a picture" in out
+    code, _, err = run("verify", store, "--quick", "--source", tmp_path)
+    assert code == 2 and "leave out --source" in err
+
+
 def test_the_package_is_a_command(store):
     """`python -m ocrstore` is the command line, exit codes included."""
     command = [sys.executable, "-m", "ocrstore", "verify"]

@@ -94,6 +94,7 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("compact", store),
         ("completion", "bash"),
         ("export-model", checkpoint, "--to", "db", "--out", out / "a.pth"),
+        ("convert", store, out / "converted.ocrs", "--preset", "small"),
     ]
 
 

@@ -376,7 +376,7 @@ def test_the_addresses_have_hashes():
 def train(*args):
     """Call `ocrstore train` for one epoch of a small network."""
     small = ["--width", WIDTH, "--inner", 32, "--epochs", 1, "--workers", 0, "--precision", "32"]
-    quick = ["--accelerator", "cpu", "--batch-size", 3, "--log-every", 1, "--quiet"]
+    quick = ["--device", "cpu", "--batch-size", 3, "--log-every", 1, "-q"]
     arguments = ["train", *args, *small, *quick]
     return CliRunner().invoke(cli, [str(a) for a in arguments], standalone_mode=False)
 

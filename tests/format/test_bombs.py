@@ -131,12 +131,13 @@ def test_frames_that_declare_another_size():
                 decode_row(column, data, (wrong,), where="it")
 
 
-def test_pictures_of_another_size(tmp_path):
+@pytest.mark.parametrize("codec", ["jpeg", "file"])
+def test_pictures_of_another_size(tmp_path, codec):
     """A JPEG whose header promises more than the index says is not decoded."""
     cv2 = pytest.importorskip("cv2", reason="needs OpenCV to make a JPEG")
     jpeg = cv2.imencode(".jpg", np.zeros((64, 48, 3), np.uint8))[1].tobytes()
     path = tmp_path / "a.ocrs"
-    columns = {"a": ocrstore.Column("uint8", (None, None, 3), "jpeg")}
+    columns = {"a": ocrstore.Column("uint8", (None, None, 3), codec)}
     with ocrstore.create(path, columns) as writer:
         writer.append("x", {"a": ocrstore.Encoded(jpeg, (64, 48, 3))})
         writer.append("y", {"a": ocrstore.Encoded(jpeg, (8, 8, 3))})

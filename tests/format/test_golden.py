@@ -18,6 +18,9 @@ SHA256 = "18c41e040f75fb5286647c3e3c6873ed3a87f22f5846d423dea8cc82e919b26f"
 BLOCKS = GOLDEN.with_name("lz4block.ocrs")
 BLOCKS_SHA256 = "f6ab8b5380c067ef6fe20286dc6e563bb10e84af013132324e60ba42390f9ff3"
 BLOCKS_FINGERPRINT = "cb3951237581f530c53d338ddd9c91fbffd4be00d18ca09f2478f06abcc4660e"
+FILES = GOLDEN.with_name("file.ocrs")
+FILES_SHA256 = "cd28e33cb1a0ede559e3f9e576d4e4be905bd5b8ac88071f35aa1efd116e53fa"
+FILES_FINGERPRINT = "062d8b6be2a67d4aed9442db7af9f30ca478eeeb51640d9b9192740bc28357c8"
 FINGERPRINTS = {
     1: "8ecd430fa4b5b1674a1624baf951edbe024f576e9aa25790382cb502f5d65ba6",
     2: "c8373394657d6448fe316b4fadb31ec4dbf4edc48fbc6bc889a9cba0d668b13e",
@@ -182,9 +185,31 @@ def test_the_rows_of_lz4block_are_as_written():
     assert ocrstore.verify(BLOCKS).ok
 
 
+def test_every_file_is_as_written():
+    """Pictures' files are decoded by what they are; pixels without a file are a marked block."""
+    store = ocrstore.open(FILES)
+    assert store.fingerprint == FILES_FINGERPRINT
+    assert store.snapshot.manifest.version == (1, 1)
+    script = load_script()
+    assert [bytes(store["image"].stored(row)) for row in (0, 1)] == [script.JPEG, script.PNG]
+    assert store["image"][0].shape == (8, 8, 3)
+    assert store["image"][1].tolist() == [
+        [[10, 0, 0], [20, 0, 0], [30, 0, 0]],
+        [[0, 0, 40], [0, 0, 50], [0, 0, 60]],
+    ]
+    pixels = np.array([i // 75 for i in range(600)], np.uint8).reshape(4, 50, 3)
+    assert np.array_equal(store["image"][2], pixels) and not store["image"][2].flags.writeable
+    stored = bytes(store["image"].stored(2))
+    assert stored[:8] == b"OCRSPIX1" and len(stored) < 100
+    # a token for 1 literal and a match of at least 19 bytes, 0, one byte back
+    assert stored[8:].hex().startswith("1f00" + "0100")
+    assert ocrstore.verify(FILES).ok
+
+
 def test_the_golden_files_themselves_never_change():
     """A store that was published as golden is not made again."""
     assert hashlib.sha256(GOLDEN.read_bytes()).hexdigest() == SHA256
+    assert hashlib.sha256(FILES.read_bytes()).hexdigest() == FILES_SHA256
     assert hashlib.sha256(BLOCKS.read_bytes()).hexdigest() == BLOCKS_SHA256
     assert GOLDEN.stat().st_size < 200_000
 

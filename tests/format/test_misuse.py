@@ -75,7 +75,7 @@ def test_impossible_schemas(tmp_path, columns, attributes, message):
         ("k", {**GOOD, "a": np.zeros(2, np.int16)}, "sample 'k', column 'a': expected uint8"),
         ("k", {**GOOD, "a": np.zeros(3, np.uint8)}, "expected shape (2,), found (3,)"),
         ("k", {**GOOD, "a": ["x", "y"]}, "cannot be converted to a uint8 array"),
-        ("k", {**GOOD, "b": ocrstore.Encoded(b"", (1,))}, "Encoded is for jpeg columns"),
+        ("k", {**GOOD, "b": ocrstore.Encoded(b"", (1,))}, "not a row of codec"),
         ("k", {**GOOD, "b": ocrstore.Encoded(b"", (1, 2))}, "expected shape (None,)"),
     ],
 )  # fmt: skip

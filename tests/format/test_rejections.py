@@ -386,6 +386,7 @@ CASES.add_all(
     column_codec_unknown=column(codec="brotli"),
     column_codec_missing=column(codec=None),
     column_jpeg_of_floats=column(codec="jpeg"),
+    column_file_of_floats=column(codec="file"),
     column_codec_without_its_feature=edit_fields(required_features=[]),
 )  # fmt: skip
 

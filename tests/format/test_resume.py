@@ -329,7 +329,8 @@ def test_unfinished_new_stores_are_found_too(path):
         writer.abort()
         found = find_unfinished(target)
         assert (found.samples, found.in_place, found.obstacle) == (4, False, "")
-        assert found.token == "new" and found.to_json()["columns"] == ["a", "b"]
+        assert found.token == "new"
+        assert json.loads(json.dumps(found.to_json()))["columns"] == ["a", "b"]
         drop_unfinished(target)
         assert find_unfinished(target) is None
     assert names(path) == ["store.ocrs"]

@@ -163,7 +163,24 @@ def make_lz4block(target: Path) -> None:
             writer.append(f"{row}.jpg", block_arrays(row))
 
 
-STORES = {"format-1.0.ocrs": make, "lz4block.ocrs": make_lz4block}
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAMAAAACCAIAAAASFvFNAAAAE0lEQVR4nGPkYmCAIEYGBg0IGwADXABdy/72UgAA"
+    "AABJRU5ErkJggg=="
+)
+
+
+@fixed_history()
+def make_file(target: Path) -> None:
+    """Write one generation with a column of the codec file: two files, and pixels without one."""
+    columns = {"image": Column("uint8", (None, None, 3), codec="file")}
+    pixels = (np.arange(4 * 50 * 3) // 75).astype(np.uint8).reshape(4, 50, 3)
+    with ocrstore.create(target, columns, overwrite=True) as writer:
+        writer.append("a.jpg", {"image": Encoded(JPEG, (8, 8, 3))})
+        writer.append("b.png", {"image": Encoded(PNG, (2, 3, 3))})
+        writer.append("c", {"image": pixels})
+
+
+STORES = {"format-1.0.ocrs": make, "lz4block.ocrs": make_lz4block, "file.ocrs": make_file}
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent

@@ -313,15 +313,14 @@ def test_wrong_use(folder, run, arguments, words):
     assert found == 2 and words in err.replace("\n", " ")
 
 
-def test_the_pipeline_of_train_is_split(folder, run, tmp_path):
-    """Without --transform the advice names a command that works as it is."""
+def test_the_pipeline_of_train_is_not_split(folder, run, tmp_path):
+    """It is one random warp: nobody is told to split it, and --split asks for another pipeline."""
     given = ("profile", folder / "val.ocrs", "--samples", 3, "--repeats", 1)
-    _, out, _ = run(*given)
-    assert "ocrstore profile STORE --split DIR" in out
-    code, out, _ = run(*given, "--split", tmp_path / "baked")
-    assert code == 0 and "bake.yaml" in out
-    assert "LongestMaxSize" in (tmp_path / "baked" / "bake.yaml").read_text()
-    assert "RandomCrop" in (tmp_path / "baked" / "rest.yaml").read_text()
+    code, out, _ = run(*given)
+    assert code == 0 and "warp, colour: random" in out and "--split" not in out
+    code, _, err = run(*given, "--split", tmp_path / "baked")
+    assert code == 2 and "--split needs --transform" in err
+    assert not (tmp_path / "baked").exists()
 
 
 def test_nothing_to_split():

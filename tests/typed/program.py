@@ -45,6 +45,10 @@ def look(path: str) -> torch.Tensor:
     assert_type(sample["texts"], list[str | None])
     assert_type(sample["image_filename"], str)
     assert_type(sample["row"], int)
+    assert_type(sample["source_orientation"], int)
+    assert_type(sample["canonical_size"], tuple[int, int])
+    assert_type(sample["annotated"], bool)
+    assert_type(sample["metadata"], dict[str, Any])
     ocrstore.plot(sample).savefig("sample.png")
     return sample["image"].float() / 255
 
@@ -60,7 +64,9 @@ def train(path: str) -> float:
         assert_type(batch["images"], torch.Tensor)
         assert_type(batch["prob_maps"].mean(), torch.Tensor)
         assert_type(batch["polygons"][0][0], npt.NDArray[np.float32])
-        assert_type(batch["image_filename"], list[str])
+        assert_type(batch["image_path"], list[str])
+        assert_type(batch["shape"], list[tuple[int, int]])
+        assert_type(batch["metadata"], list[dict[str, Any]])
         assert_type(batch.to("cpu"), Batch)
         total += batch["rows"].sum().item()
     loaded: Batch  # torch does not say what its DataLoader yields

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ocrstore
+from ocrstore.errors import FilterError
 from ocrstore.viewer import query
-from ocrstore.viewer.query import BusyError, Filter, FilterError
+from ocrstore.viewer.query import BusyError, Filter
 from ocrstore.viewer.samples import Selection, Selector, read_fields
 from tests.building.test_frames import RAW, UPRIGHT, Words
 
@@ -270,7 +271,8 @@ def test_memory_is_limited():
     """A query that asks for gigabytes fails, and its process never had them."""
     code = """
 import resource, pyarrow as pa
-from ocrstore.viewer.query import Filter, FilterError
+from ocrstore.errors import FilterError
+from ocrstore.viewer.query import Filter
 table = pa.table({"row": [0, 1], "key": ["a", "b"]})
 with Filter(table) as made:
     for text in ("len(range(3000000000)) > 0", "len(repeat('a', 2000000000)) > 0",
@@ -396,7 +398,7 @@ def test_turned_pictures(tmp_path):
     words.add("up.jpg", UPRIGHT)
     words.build()
     found = read_fields(ocrstore.open(words.store), {})
-    assert found.array("source_orientation").to_pylist() == [6, 6]
-    with Filter(found.table()) as made:
+    assert found["source_orientation"].values.to_pylist() == [6, 6]
+    with Selector(found).filter as made:
         assert list(made.rows("turned = true")) == [0, 1]
         assert list(made.rows("polygons_frame = 'upright'")) == [1]

@@ -17,6 +17,7 @@ WORKERS = 2
 OURS = "ocrstore"
 
 
+@style.applied
 def draw_all(
     table: Table, about: Mapping[str, str], peers: Sequence[Peer], folder: Path
 ) -> dict[str, Path]:

@@ -77,13 +77,10 @@ def plan_cells(stores: dict[str, list[StorePlan]], options: argparse.Namespace) 
 
 def plan_limits(stores: dict[str, list[StorePlan]], options: argparse.Namespace) -> list[dict]:
     """Return the cells of a store larger than its memory; they take longest and run last."""
-    if options.only is not None and "limit" not in options.only:
-        return []
     store = stores["limit"][0]
     group = GROUP_SAMPLES * store.sample_nbytes
-    cells = []
-    shares = (None, 2, 4)
-    for share in shares:
+    cells: list[dict] = []
+    for share in (None, 2, 4):
         cache = store.nbytes if share is None else store.nbytes // share
         # the window in use and the one that is read ahead must both find room
         fitting = max(1, int(0.9 * cache / (2 * group)))
@@ -105,13 +102,19 @@ def plan_limits(stores: dict[str, list[StorePlan]], options: argparse.Namespace)
                     "limit": None if share is None else OWN_NBYTES + cache,
                 }
             )
-    return cells
+        # the same samples in every preset, shuffled, in the page cache that the raw ones get
+        shuffled = next(cell for cell in reversed(cells) if cell["order"] == "shuffled")
+        cells += [
+            {**shuffled, "series": "presets", "store": plan.name} for plan in stores["presets"]
+        ]
+    only = options.only or ("limit", "presets")
+    return [cell for cell in cells if cell["series"] in only]
 
 
 def run_cell(cell: dict, folder: Path) -> dict:
     """Run a cell in a fresh process; a failure is a record, too."""
     path = folder / f"{cell['store']}.ocrs"
-    if cell["series"] == "limit":
+    if cell["series"] in ("limit", "presets"):
         evict(path)  # what others have read would not be charged to the group
     load = os.getloadavg()[0]
     with limited(cell["limit"]) as (words, group, kind):
@@ -190,7 +193,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds (default 3; quick: 1)")
     parser.add_argument("--limit-rounds", type=int, default=1, help="rounds under a memory limit")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4, 8])
-    parser.add_argument("--only", nargs="+", help="samples, bytes, workers, size, limit")
+    parser.add_argument("--only", nargs="+", help="samples, bytes, workers, size, limit, presets")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "scale")
     parser.add_argument("--docs", type=Path, help="docs; --quick: the folder of its stores")
     parser.add_argument("--keep", action="store_true", help="keep the stores for another run")

@@ -39,9 +39,8 @@ OPTIONS = {
     "savefig.facecolor": "white",
     "svg.hashsalt": "ocrstore",
 }
-
-
-plt.rcParams.update(OPTIONS)
+applied = plt.rc_context(OPTIONS)
+"""A decorator: the plots of a function are in this style, those of others are not."""
 
 
 def figure(rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:

@@ -124,6 +124,7 @@ def writers(bench: Bench) -> dict[str, tuple[int, tuple[Any, ...]]]:
         "rebuild": (1, ("build", *bench.source(2), "--out", store, "--size", 96, "--workers", 0)),
         "add-view": (1, ("add-view", store, "--size", 96, "--workers", 0)),
         "compact": (3, ("compact", store)),
+        "convert": (3, ("convert", store, store, "--preset", "small", "--force")),
         "train": (0, ("train", one, "--out", bench.work / "run", "--epochs", 2, *bench.training)),
         "predict": (0, ("predict", images, "--checkpoint", checkpoint, "--out", bench.work / "boxes", "--draw", "--quiet")),
         "report": (0, ("report", one, "--out", bench.work / "report.html", "--samples", 3)),
@@ -154,6 +155,7 @@ def readers(bench: Bench, store: Path) -> list[tuple[Any, ...]]:
         ("export", store, "--to", "coco", "--out", bench.folder / "coco", "--overwrite"),
         ("report", store, "--out", bench.folder / "report.html", "--samples", 3), ("warm", store),
         ("eval", store, "--oracle"), ("build", *bench.source(2), "--out", store, "--dry-run"),
+        ("convert", store, bench.folder / "converted.ocrs", "--preset", "fast", "--force"),
         ("dataset", store), ("viewer", store),
     ]  # fmt: skip
 

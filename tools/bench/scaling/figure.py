@@ -21,14 +21,21 @@ def draw(results: Results, path: Path, *, caption: str) -> None:
         {"font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold", "svg.hashsalt": "scale"}
     ):
         figure, axes = plt.subplots(2, 3, figsize=(13, 7.6), layout="constrained")
-        for panel, axis in zip(
-            (_opening, _memory, _bytes, _workers, _sizes, _limits), axes.flat, strict=True
-        ):
+        panels = {
+            _opening: "samples",
+            _memory: "samples",
+            _bytes: "bytes",
+            _workers: "workers",
+            _sizes: "size",
+            _limits: "limit",
+        }
+        for (panel, series), axis in zip(panels.items(), axes.flat, strict=True):
             for side in ("top", "right"):
                 axis.spines[side].set_visible(False)
             axis.grid(color="#e3e3e3", linewidth=0.8)
             axis.set_axisbelow(True)
-            panel(axis, results)
+            if results.series(series):
+                panel(axis, results)
         figure.supxlabel(caption, fontsize=7, color="#666666")
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=110, metadata=metadata)

@@ -177,7 +177,25 @@ def tables(results: Results) -> list[tuple[str, list[str]]]:
         made.append(("Workers (640 x 640 pixels, shuffled)", _workers(results)))
     if results.series("limit"):
         made.append(("A store larger than its memory (2 workers)", _limit_table(results)))
+    if results.series("presets"):
+        title = "Presets, where the raw store is larger than its page cache (2 workers, shuffled)"
+        made.append((title, _preset_table(results)))
     return made
+
+
+def _preset_table(results: Results) -> list[str]:
+    presets = list(dict.fromkeys(record["store"] for record in results.series("presets")))
+    rows = [
+        "| raw store / page cache | limit | " + " | ".join(presets) + " |",
+        "|---|---|" + "---|" * len(presets),
+    ]
+    for x in sorted({record["x"] for record in results.series("presets")}, reverse=True):
+        record = results.series("presets", x=x)[0]
+        limit = "none" if record["limit"] is None else f"{record['limit'] / GB:.2f} GB"
+        rates = [results.points("presets", "rate", store=preset).get(x) for preset in presets]
+        cells = " | ".join(_show(rate, "{:,.0f}") for rate in rates)
+        rows.append(f"| {1 / x:.0f} | {limit} ({record['kind']}) | {cells} |")
+    return [*rows, "", "Samples/s of the second epoch, from a cold page cache."]
 
 
 def _table(results: Results, name: str, head: str, form: str) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 import ocrstore
+from ocrstore.recipe import PRESETS
 
 GB = 1e9
 
@@ -20,10 +21,12 @@ class StorePlan:
     name: str
     samples: int
     side: int
+    preset: str = ""
+    """Codecs, and content that they compress as they do real pictures; else all is raw noise."""
 
     @property
     def sample_nbytes(self) -> int:
-        return 7 * self.side * self.side  # a picture of bytes and two float16 maps
+        return 7 * self.side * self.side  # decoded: a picture of bytes and two float16 maps
 
     @property
     def nbytes(self) -> int:
@@ -41,6 +44,7 @@ def plan_stores(*, cap_nbytes: float, quick: bool) -> dict[str, list[StorePlan]]
     limited = StorePlan("limit", int(cap_nbytes / 4 / StorePlan("", 1, 320).sample_nbytes), 320)
     return {
         "limit": [limited],
+        "presets": [replace(limited, name=preset, preset=preset) for preset in PRESETS],
         "samples": [StorePlan(f"n{count}", count, 32) for count in counts],
         "bytes": [StorePlan(f"gb{size / GB:.3g}", int(size / large), 640) for size in steps],
         "size": [
@@ -63,11 +67,15 @@ def make_store(plan: StorePlan, folder: Path) -> Path:
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 255, (side + 64, side, 3), np.uint8)
     halves = rng.random((side + 64, side)).astype(np.float16)
+    codecs = PRESETS.get(plan.preset, {})
     columns = {
-        "tensor": ocrstore.Column("uint8", (side, side, 3)),
-        "prob_map": ocrstore.Column("float16", (side, side)),
-        "thresh_map": ocrstore.Column("float16", (side, side)),
+        "tensor": ocrstore.Column("uint8", (side, side, 3), codecs.get("tensor", "raw")),
+        "prob_map": ocrstore.Column("float16", (side, side), codecs.get("prob_map", "raw")),
+        "thresh_map": ocrstore.Column("float16", (side, side), codecs.get("thresh_map", "raw")),
     }
+    if plan.preset:  # 2.2x and 100x, as measured on ICDAR 2015
+        noise[:, : int(0.55 * side)] = 0
+        halves[:, side // 100 :] = 0
     box = [1.0, 1.0, 20.0, 1.0, 20.0, 9.0, 1.0, 9.0]
     with ocrstore.create(path, columns=columns) as writer:
         for row in range(plan.samples):
