@@ -140,17 +140,9 @@ def _select(store: Store, keys: Collection[str] | None, where: str | None) -> li
 
 
 def _fulfilling(store: Store, condition: str) -> list[int]:
-    import pyarrow as pa
+    from ocrstore.viewer.samples import rows_where
 
-    from ocrstore.viewer.query import Filter, FilterError
-    from ocrstore.viewer.samples import read_fields
-
-    fields = read_fields(store, {})
-    with Filter(pa.table({name: field.values for name, field in fields.items()})) as samples:
-        if not samples.is_sql(condition):
-            raise FilterError(f"{condition!r} is not a SQL condition such as polygons_count > 0")
-        rows: list[int] = samples.rows(condition).tolist()
-        return rows
+    return rows_where(store, condition)
 
 
 # --- folders

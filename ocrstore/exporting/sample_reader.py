@@ -116,7 +116,7 @@ class SampleReader:
 
     def nbytes(self, rows: list[int], columns: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the most bytes that pictures, arrays of columns and annotations will take."""
-        files = self._pictures.spec.codec in _FILES
+        files = self._pictures.spec.holds_files
         total = 4096 + (self._pictures.nbytes[rows] if files else _decoded(self._pictures, rows))
         for name in columns:
             total = total + _decoded(self.store[name], rows)
@@ -124,7 +124,7 @@ class SampleReader:
 
     def _kept(self, row: int) -> str | None:
         """Return the format of a stored file that leaves as it is; None if a PNG is made."""
-        if self._pictures.spec.codec not in _FILES:
+        if not self._pictures.spec.holds_files:
             return None
         from ocrstore.decode import open_picture, sniff
 
@@ -136,9 +136,6 @@ class SampleReader:
         except DecodeError:
             return None
         return kind if kind in KEPT and orientation == 1 else None
-
-
-_FILES = ("jpeg", "file")
 
 
 def _decoded(column: StoredColumn[Any], rows: list[int]) -> npt.NDArray[np.int64]:

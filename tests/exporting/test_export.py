@@ -88,15 +88,15 @@ def samples():
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
-    """The samples with pictures as pixels, and as the files of JPEGs."""
+    """The samples with pictures as pixels, and as their own files."""
     folder = tmp_path_factory.mktemp("stores")
-    ocrstore.build(samples(), folder / "raw.ocrs", size=64, workers=0, codecs={"image": "raw"})
-    jpegs = [s for s in samples() if isinstance(s.picture, bytes) and s.picture[:2] == b"\xff\xd8"]
-    ocrstore.build(jpegs, folder / "jpeg.ocrs", size=64, workers=0, codecs={"image": "jpeg"})
+    for codec in ("raw", "file"):
+        path = folder / f"{codec}.ocrs"
+        ocrstore.build(samples(), path, size=64, workers=0, codecs={"image": codec})
     return folder
 
 
-@pytest.mark.parametrize("name", ["raw", "jpeg"])
+@pytest.mark.parametrize("name", ["raw", "file"])
 @pytest.mark.parametrize("to", PICTURES)
 def test_round_trip(stores, tmp_path, to, name):
     """A store that is built from an export has the same samples, whatever they are called."""
@@ -285,14 +285,15 @@ def test_existing_folders_are_safe(stores, tmp_path):
 # ---- what goes out ----
 
 
-def test_stored_jpegs_leave_as_they_are(stores, tmp_path):
-    """Bytes of upright JPEGs stay; a turned one leaves upright as PNG, with the same pixels."""
-    ocrstore.export(stores / "jpeg.ocrs", to="coco", out=tmp_path / "coco")
+def test_stored_files_leave_as_they_are(stores, tmp_path):
+    """Bytes of upright files stay; a turned one, and a BMP, leave as PNG of the same pixels."""
+    ocrstore.export(stores / "file.ocrs", to="coco", out=tmp_path / "coco")
     given = {sample.key: sample.picture for sample in samples()}
     images = tmp_path / "coco" / "images"
     assert (images / "A.jpg").read_bytes() == given["A.jpg"]
-    assert not (images / "turned.jpg").exists()
-    with ocrstore.open(stores / "jpeg.ocrs") as store:
+    assert (images / "empty.webp").read_bytes() == given["empty.webp"]
+    assert not (images / "turned.jpg").exists() and (images / "gt_a.png").is_file()
+    with ocrstore.open(stores / "file.ocrs") as store:
         pixels = cv2.imread(str(images / "turned.png"), cv2.IMREAD_UNCHANGED)[..., ::-1]
         assert np.array_equal(pixels, store["image"][store.row("turned.jpg")])
 
