@@ -116,7 +116,7 @@ class WebDataset(_Sharded):
 
     def write(self, path: Path, samples: Iterator[list[tuple[str, bytes]]]) -> None:
         """Write a tar without times, owners or extensions of the format."""
-        with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT, copybufsize=1 << 22) as tar:
+        with tarfile.TarFile(path, "w", format=tarfile.USTAR_FORMAT, copybufsize=1 << 22) as tar:
             for members in samples:
                 for name, data in members:
                     info = tarfile.TarInfo(name)
