@@ -37,7 +37,7 @@ def test_text_has_names_dtypes_and_shapes(store_path):
     """One line for each value; neither payload is read nor a tensor kept."""
     store = ocrstore.open(store_path)
     assert re.search(r"tensor +uint8 +64 x 64 x 3, raw", repr(store))
-    assert re.search(r"image +uint8 +\? x \? x 3, raw", repr(store))
+    assert re.search(r"image +uint8 +\? x \? x 3, file", repr(store))
     assert repr(store["prob_map"]) == (
         f"<ocrstore.StoredColumn 'prob_map': {len(store)} rows of float16 64 x 64, raw>"
     )
