@@ -18,6 +18,7 @@ highlight_language = "none"  # the default of indented blocks: commands and what
 smartquotes = False  # they turn the -- of options into dashes
 
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["nvidia"]  # 200 MB, for one module
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 python_use_unqualified_type_names = True

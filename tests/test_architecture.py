@@ -61,6 +61,7 @@ stopwatch store targets views whole_file | display maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation augment decode errors evaluation geometry inspection keys machine \
 pipeline recipe schema sources store torch views whole_file
+dali          : augment decode errors format schema store torch
 # looking at a store
 display       : errors keys schema
 inspection    : annotation errors format metadata schema store verification views \
@@ -79,7 +80,8 @@ verification
 
 PICTURES = ("cv2", "PIL", "simplejpeg", "turbojpeg", "pi_heif", "pyclipper", "albumentations")
 PLACES = {
-    "torch": ("torch", "dbnet"),
+    "torch": ("torch", "dbnet", "dali"),
+    "nvidia": ("dali",),
     "lightning": ("torch",),
     "pytorch_lightning": (),  # found by torch/lightning_bases.py
     "torchmetrics": ("dbnet",),

@@ -230,7 +230,10 @@ def test_reference_targets_exist():
     text = (DOCS / "api.md").read_text("utf-8")
     for target in re.findall(r"auto(?:function|class|exception):: (\S+)", text):
         module, _, name = target.rpartition(".")
-        assert hasattr(importlib.import_module(module), name), target
+        if module == "ocrstore.dali":  # DALI is installed in an environment of its own only
+            assert name in ast_all(ROOT / "ocrstore" / "dali.py"), target
+        else:
+            assert hasattr(importlib.import_module(module), name), target
 
 
 def ast_all(path):

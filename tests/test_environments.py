@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sysconfig
 import tarfile
+import tomllib
 import venv
 from pathlib import Path
 
@@ -154,3 +156,22 @@ def test_pytorch_lightning_alone(dist, drawn_store, tmp_path):
     tests = [ROOT / "tests" / name for name in files]
     done = environment.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_dali(tmp_path):
+    """`test_dali.py`, with DALI in an environment of its own, and everything else from here."""
+    environment = Environment(tmp_path)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (wanted,) = (line for line in project["optional-dependencies"]["dali"] if "nvidia" in line)
+    done = environment.run("-m", "pip", "install", "-q", "--constraint", PINNED, wanted)
+    if done.returncode:
+        pytest.skip("pip cannot install DALI here")
+    # after the installation, for which only the environment itself counts
+    place = environment.run("-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])")
+    ours = sysconfig.get_paths()["purelib"]
+    (Path(place.stdout.strip()) / "zz_ours.pth").write_text(ours + "\n")
+    tests = ROOT / "tests" / "test_dali.py"
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not gpu"]
+    done = environment.run("-m", "pytest", *options, tests, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "passed" in done.stdout and "skipped" not in done.stdout

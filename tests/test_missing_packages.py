@@ -25,6 +25,7 @@ CASES = [
     ("yaml", "ocrstore.recipe.read_recipe('a.yaml')", "build"),
     ("matplotlib", "ocrstore.plot({})", "plot"),
     ("albumentations", "ocrstore.Recipe.make(pipeline=object())", "augment"),
+    ("nvidia", "import ocrstore.dali", "dali"),
     ("uvicorn", "import ocrstore.viewer.app", "view"),
 ]
 

@@ -76,17 +76,36 @@ class BasicAugmentation:
 
     def __call__(self, *, image: Pixels, keypoints: npt.NDArray[Any]) -> dict[str, Any]:
         """Return the transformed picture and points, as many and in the same order."""
-        draws = self.random_generator.random(9)
-        matrix = self._matrix((image.shape[0], image.shape[1]), draws[:5].tolist())
-        points = np.asarray(keypoints, np.float64)[:, :2] @ matrix[:, :2].T + matrix[:, 2]
+        matrix, factors = self.draw((image.shape[0], image.shape[1]), self.random_generator)
+        points = move_points(keypoints, matrix)
         lap("keypoints")
         drawn = warp_visible(image, matrix, self.size)
         lap("warp")
-        if draws[5] < self.colour:
-            low = 1 - np.array(self.colours)
-            drawn = _recolour(drawn, *(low + 2 * (1 - low) * draws[6:]).tolist())
+        if factors is not None:
+            drawn = _recolour(drawn, *factors)
         lap("colour")
         return {"image": drawn, "keypoints": points}
+
+    def draw(
+        self, size: tuple[int, int], random: np.random.Generator
+    ) -> tuple[Matrix, tuple[float, float, float] | None]:
+        """Draw what happens to a picture.
+
+        Args:
+            size: Height and width of the picture.
+            random: Where the random numbers come from.
+
+        Returns:
+            The (2, 3) matrix from the picture to the result, and the factors of brightness,
+            contrast and saturation; None if colours stay as they are.
+        """
+        draws = random.random(9)
+        matrix = self._matrix(size, draws[:5].tolist())
+        if draws[5] >= self.colour:
+            return matrix, None
+        low = 1 - np.array(self.colours)
+        brightness, contrast, saturation = (low + 2 * (1 - low) * draws[6:]).tolist()
+        return matrix, (brightness, contrast, saturation)
 
     def _matrix(self, size: tuple[int, int], draws: list[float]) -> Matrix:
         """Return the (2, 3) matrix from a picture to the result."""
@@ -105,6 +124,11 @@ class BasicAugmentation:
             matrix[:, 2] += width * matrix[:, 0]
             matrix[:, 0] *= -1
         return matrix
+
+
+def move_points(points: npt.NDArray[Any], matrix: Matrix) -> npt.NDArray[np.float64]:
+    """Return the x and y of points, moved by a (2, 3) matrix."""
+    return np.asarray(points, np.float64)[:, :2] @ matrix[:, :2].T + matrix[:, 2]
 
 
 def warp_visible(pixels: Pixels, matrix: Matrix, size: tuple[int, int]) -> Pixels:

@@ -33,6 +33,7 @@ from ocrstore.errors import (
 from ocrstore.keys import shown
 from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.stopwatch import lap
+from ocrstore.store import StoredColumn
 from ocrstore.targets import TargetFunction, draw_targets
 from ocrstore.torch.annotations import polygons_in_view, raw_size, source_orientation
 from ocrstore.torch.collate import Computed
@@ -88,6 +89,11 @@ class AugmentedView:
         """Return the columns that samples are computed from."""
         return (IMAGE,) if self._whole else (TENSOR,)
 
+    @property
+    def pictures(self) -> StoredColumn[Any]:
+        """Return the column of the pictures that are transformed."""
+        return self._view.store[IMAGE] if self._whole else self._view.column(TENSOR)
+
     def compute(self, row: int, number: int) -> Computed:
         """Return a row after the transform; `number` is its row in the data set."""
         view = self._view
@@ -127,8 +133,7 @@ class AugmentedView:
 
     def _picture(self, row: int) -> AnyArray:
         """Return the picture; writable, and rarely a copy, if the transform may write to it."""
-        view = self._view
-        column = view.store[IMAGE] if self._whole else view.column(TENSOR)
+        view, column = self._view, self.pictures
         view.check()  # again, because reading the annotation may have taken long
         if not self._augment.writes:
             return np.asarray(column[row])

@@ -128,7 +128,7 @@ class ResumableSampler(DistributedSampler[Any]):
     def __iter__(self) -> Iterator[int]:
         # a generator: this runs at the first draw, because loaders make iterators they do not use
         epoch = self.epoch
-        position = self.position if self._resume else 0
+        position = self.start
         if not self._resume:
             self._offsets.pop(epoch, None)
         self._resume = False
@@ -154,6 +154,11 @@ class ResumableSampler(DistributedSampler[Any]):
         if self.uneven == "exact":
             return len(range(rank, count, replicas))
         return count // replicas if self.uneven == "drop" else -(-count // replicas)
+
+    @property
+    def start(self) -> int:
+        """The position at which the next `iter()` begins; 0 unless an epoch is resumed."""
+        return self.position if self._resume else 0
 
     @property
     def remaining(self) -> int:
