@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ocrstore.building.build import build
     from ocrstore.building.convert import convert
     from ocrstore.display import plot
+    from ocrstore.exporting.export import export
     from ocrstore.format.column_writer import add_column, add_columns
     from ocrstore.format.columns import Column, Encoded
     from ocrstore.format.compact import compact
@@ -72,6 +73,7 @@ _HOMES = {
     "convert": "ocrstore.building.convert",
     "create": "ocrstore.format.writer",
     "edit": "ocrstore.format.writer",
+    "export": "ocrstore.exporting.export",
     "open": "ocrstore.store",
     "plot": "ocrstore.display",
     "verify": "ocrstore.verification",
@@ -115,6 +117,7 @@ __all__ = [
     "convert",
     "create",
     "edit",
+    "export",
     "open",
     "plot",
     "verify",

@@ -136,13 +136,14 @@ class DALILoader:
     def build(self) -> tuple[_Source, Pipeline]:
         """Return a new pipeline and what it reads from."""
         source = _Source(self._host, self._loader, ahead=self._prefetch)
-        device, on_gpu = self.device, self.device.type == "cuda"
-        if device == torch.device("cuda"):  # without a number
-            device = torch.device("cuda", torch.cuda.current_device())
+        on_gpu = self.device.type == "cuda"
+        number = self.device.index
+        if self.device == torch.device("cuda"):  # no number is given
+            number = torch.cuda.current_device()
         pipe = Pipeline(
             batch_size=self.batch_size,
             num_threads=self._num_threads,
-            device_id=device.index if on_gpu else None,
+            device_id=number,
             prefetch_queue_depth=self._prefetch,
         )
         with pipe:

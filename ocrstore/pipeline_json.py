@@ -266,7 +266,5 @@ def _mean_and_std(normalize: Tree) -> dict[str, tuple[float, ...]]:
             values = given[name] if isinstance(given[name], Sequence) else [given[name]] * 3
             fields[name] = tuple(float(value) * scale for value in values)
     except (TypeError, ValueError, OverflowError) as exc:
-        raise SchemaError(
-            f"Normalize: mean, std or max_pixel_value is not a number: {exc}"
-        ) from exc
+        raise SchemaError(f"Normalize: mean, std or max_pixel_value is no number: {exc}") from exc
     return fields

@@ -6,17 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -39,6 +29,7 @@ from ocrstore.format.codecs import (
     row_limit,
 )
 from ocrstore.format.columns import Column, Encoded
+from ocrstore.format.index import IndexTable
 from ocrstore.format.layout import align_up, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
 
@@ -56,35 +47,6 @@ _FIXED = BufferPool(kept_nbytes=1 << 28)
 """Memory for decoded rows and batches of columns of fixed shape."""
 _SMALL_NBYTES = 1 << 16
 """Smaller rows are left to malloc, which returns such memory to the kernel rarely."""
-
-
-class IndexTable(Protocol):
-    """The type of `Store.index`, a `pyarrow.Table`: pyarrow ships no type information.
-
-    Methods that are not declared here are there as well; their results are Any.
-    """
-
-    @property
-    def num_rows(self) -> int: ...  # noqa: D102  # Arrow's, as all below
-    @property
-    def column_names(self) -> list[str]: ...  # noqa: D102
-    def __len__(self) -> int: ...
-    def __getitem__(self, name: str, /) -> IndexColumn: ...
-    def select(self, columns: Sequence[str]) -> IndexTable: ...  # noqa: D102
-    def slice(self, offset: int = 0, length: int | None = None) -> IndexTable: ...  # noqa: D102
-    def to_pylist(self) -> list[dict[str, Any]]: ...  # noqa: D102
-    def to_pydict(self) -> dict[str, list[Any]]: ...  # noqa: D102
-    def __getattr__(self, name: str, /) -> Any: ...
-
-
-class IndexColumn(Protocol):
-    """One column of the index, a `pyarrow.ChunkedArray`."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, row: int, /) -> Any: ...
-    def to_pylist(self) -> list[Any]: ...  # noqa: D102  # Arrow's, as the next
-    def to_numpy(self) -> Array: ...  # noqa: D102
-    def __getattr__(self, name: str, /) -> Any: ...
 
 
 class StoredColumn(Generic[T]):

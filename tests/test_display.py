@@ -39,7 +39,7 @@ def test_text_has_names_dtypes_and_shapes(store_path):
     assert re.search(r"tensor +uint8 +64 x 64 x 3, raw", repr(store))
     assert re.search(r"image +uint8 +\? x \? x 3, file", repr(store))
     assert repr(store["prob_map"]) == (
-        f"<ocrstore.StoredColumn 'prob_map': {len(store)} rows of float16 64 x 64, raw>"
+        f"<ocrstore.StoredColumn 'prob_map': {len(store)} rows of float16 64 x 64, lz4block>"
     )
     dataset = OCRStoreDataset(store_path)
     sample, batch = dataset[0], dataset[0:3]

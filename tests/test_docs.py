@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import pickle
 import re
 import shlex
@@ -72,14 +73,22 @@ def workplace(tmp_path_factory):
         "image": np.zeros((8, 9, 3), np.uint8),
         "prob_map": np.zeros((640, 640), np.float16),
         "texts": ["a word"],
+        "polygons": [[1, 1, 7, 1, 7, 6, 1, 6]],
     }
+    (folder / "cache").mkdir()
+    np.savez(folder / "cache" / "img_1.npz", **sample)
+    ocrstore.export(folder / "val.ocrs", to="npz", out=folder / "maps")
+    ocrstore.export(folder / "val.ocrs", to="hf", out=folder / "dataset")
     with lmdb.open(str(folder / "old.lmdb"), map_size=2**22) as env, env.begin(write=True) as txn:
         txn.put(b"img_1.jpg", pickle.dumps(sample))
     picture = folder / "picture.jpg"
     picture.write_bytes(cv2.imencode(".jpg", sample["image"])[1].tobytes())
+    annotation = folder / "annotation.txt"
+    annotation.write_text(json.dumps({name: sample[name] for name in ("polygons", "texts")}))
     for number in range(32):
         with tarfile.open(folder / f"shards-{number:03}.tar", "w") as shard:
             shard.add(picture, f"img_{number}.jpg")
+            shard.add(annotation, f"img_{number}.json")
     return folder
 
 
@@ -98,20 +107,42 @@ def test_quickstart_runs(workplace, monkeypatch):
     assert namespace["train"][0]["image"].shape == (3, 640, 640)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_migration_runs(workplace, number):
     """Each Python block runs by itself; what it writes has the samples of the old files."""
     blocks = list(python_blocks("migration.md"))
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     block, packages = blocks[number]
     for package in packages:
         pytest.importorskip(package, reason=f"the example needs {package}")
     # in a process of its own: webdataset leaves files open, which is an error in this one
     done = subprocess.run([sys.executable, "-c", block], cwd=workplace, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr.decode()
-    for written, samples in (("from_lmdb.ocrs", 1), ("from_shards.ocrs", 32)):
+    for written in ("from_lmdb.ocrs", "from_npz.ocrs"):
         if written in block:
-            assert len(ocrstore.open(workplace / written)) == samples
+            with ocrstore.open(workplace / written) as made:
+                assert len(made) == 1 and made.attributes(0)["texts"] == ["a word"]
+
+
+@pytest.mark.parametrize("heading", ["npz caches", "WebDataset", "Hugging Face datasets", "other"])
+def test_migration_commands_run(workplace, heading):
+    """The commands of a section run as they stand there, and take every sample."""
+    text = (DOCS / "migration.md").read_text("utf-8")
+    (section,) = (s for s in text.split("\n## ")[1:] if heading in s.partition("\n")[0])
+    lines = re.findall(r"^\$ (ocrstore .*)$", section, re.M)
+    assert lines
+    for line in lines:
+        words = shlex.split(line)[1:]
+        done = subprocess.run(
+            [sys.executable, "-m", "ocrstore", *words],
+            cwd=workplace,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        if words[0] == "build":
+            with ocrstore.open(workplace / words[-1]) as made:
+                assert len(made) == (32 if "shards" in line else 17)
 
 
 @pages

@@ -14,8 +14,7 @@ from ocrstore.schema import COLUMNS
 
 pytest.importorskip("torch")
 
-from ocrstore.torch import batch
-from ocrstore.torch.annotations import ANNOTATIONS, LISTS
+from ocrstore.torch.annotations import ANNOTATIONS, LISTS, BatchTensor, SampleTensor
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "typed" / "program.py"
@@ -60,9 +59,9 @@ def test_the_types_know_every_name():
     tensors = {name for name in ANNOTATIONS if name not in LISTS}
     plurals = {column.batch_name for column in COLUMNS.values()}
     singulars = {column.sample_name for column in COLUMNS.values()}
-    assert set(get_args(batch.BatchTensor)) == plurals | tensors
+    assert set(get_args(BatchTensor)) == plurals | tensors
     numbers = {"orientation", "source_orientation", "rows"}  # int in a sample
-    assert set(get_args(batch.SampleTensor)) == singulars | (tensors - numbers)
+    assert set(get_args(SampleTensor)) == singulars | (tensors - numbers)
 
 
 def test_the_package_says_that_it_is_typed():

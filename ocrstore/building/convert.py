@@ -263,16 +263,9 @@ def _select(
 
 
 def _fulfilling(store: Store, condition: str) -> list[int]:
-    from ocrstore.errors import FilterError
-    from ocrstore.viewer.query import Filter
-    from ocrstore.viewer.samples import read_fields
+    from ocrstore.viewer.samples import rows_where
 
-    fields = read_fields(store, {})
-    with Filter(pa.table({name: field.values for name, field in fields.items()})) as samples:
-        if not samples.is_sql(condition):
-            raise FilterError(f"{condition!r} is not a SQL condition such as polygons_count > 0")
-        rows: list[int] = samples.rows(condition).tolist()
-        return rows
+    return rows_where(store, condition)
 
 
 # --- the manifest of the new store

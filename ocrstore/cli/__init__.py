@@ -37,7 +37,7 @@ COMMANDS = {
     "convert": "convert:convert_command",
     "doctor": "doctor:doctor_command",
     "eval": "eval:eval_command",
-    "export-index": "export_index:export_index_command",
+    "export": "export:export_command",
     "export-model": "export_model:export_model_command",
     "inspect": "inspect:inspect_command",
     "predict": "predict:predict_command",

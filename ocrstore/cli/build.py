@@ -116,12 +116,12 @@ def _print_sizes(expected: Estimate) -> None:
 
     out = console()
     codecs = list(dict.fromkeys(codec for sizes in expected.nbytes.values() for codec in sizes))
-    table = Table("column", "codec", "bytes", "per sample", *(f"as {c}" for c in codecs), box=None)
+    codecs.remove("lz4")  # within a few bytes of lz4block, and the table is wide
+    table = Table("column", "codec", "bytes", *(f"as {c}" for c in codecs), box=None)
     for name, nbytes in expected.columns.items():
-        each = human_bytes(nbytes / max(1, expected.samples))
         sizes = expected.nbytes[name]
         others = [human_bytes(sizes[codec]) if codec in sizes else "" for codec in codecs]
-        table.add_row(shown(name), expected.chosen[name], human_bytes(nbytes), each, *others)
+        table.add_row(shown(name), expected.chosen[name], human_bytes(nbytes), *others)
     out.print(table)
     out.print(
         f"expected [bold]{human_bytes(expected.total_nbytes)}[/] for "

@@ -145,9 +145,10 @@ def train_command(store: Path, **options: Any) -> int:
     with explain_missing("train"):
         from ocrstore.dbnet.network import ModelConfig
         from ocrstore.dbnet.train import TrainParams, fit, has_tensorboard
-        from ocrstore.torch.lightning_bases import L
-    # Lightning's notes on hardware and other products are not for the user
-    logging.getLogger(L.__name__).setLevel(logging.WARNING)
+    # Lightning's notes on hardware and other products are not for the user. Both packages write
+    # through the logger of the one that was imported last
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        logging.getLogger(package).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's, about torch's own
     warnings.filterwarnings(
         "ignore", message="Checkpoint directory .* exists"

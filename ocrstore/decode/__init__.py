@@ -12,6 +12,7 @@ with needs("build"):
         format_by_name,
         open_picture,
         read_picture,
+        sniff,
     )
     from ocrstore.decode.jpeg import available_backends
     from ocrstore.decode.pillow import EncodedPicture, TooManyPixelsError
@@ -28,4 +29,5 @@ __all__ = [
     "format_by_name",
     "open_picture",
     "read_picture",
+    "sniff",
 ]

@@ -114,7 +114,7 @@ def open_picture(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> Encode
         TooManyPixelsError: the header promises more than `max_pixels`.
         DecodeError: it is no picture, or not one that can be decoded.
     """
-    return read_header(data, _sniff(data), max_pixels)
+    return read_header(data, sniff(data), max_pixels)
 
 
 def decode(
@@ -165,8 +165,8 @@ def _decode(
     return Decoded(pixels, picture.orientation, picture.size, picture.format, family)
 
 
-def _sniff(data: bytes) -> str:
-    """Return the format that the first bytes announce."""
+def sniff(data: bytes) -> str:
+    """Return the format that the first bytes (256 are enough) announce; DecodeError if none."""
     if not data:
         raise DecodeError("the file is empty (0 bytes); restore it from its origin")
     for signature, kind in _SIGNATURES.items():

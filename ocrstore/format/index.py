@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +88,35 @@ class Index:
         """The schema of the attributes alone."""
         known = {"key", *self.columns}
         return pa.schema([field for field in self.table.schema if field.name not in known])
+
+
+class IndexTable(Protocol):
+    """The type of `Store.index`, a `pyarrow.Table`: pyarrow ships no type information.
+
+    Methods that are not declared here are there as well; their results are Any.
+    """
+
+    @property
+    def num_rows(self) -> int: ...  # noqa: D102  # Arrow's, as all below
+    @property
+    def column_names(self) -> list[str]: ...  # noqa: D102
+    def __len__(self) -> int: ...
+    def __getitem__(self, name: str, /) -> IndexColumn: ...
+    def select(self, columns: Sequence[str]) -> IndexTable: ...  # noqa: D102
+    def slice(self, offset: int = 0, length: int | None = None) -> IndexTable: ...  # noqa: D102
+    def to_pylist(self) -> list[dict[str, Any]]: ...  # noqa: D102
+    def to_pydict(self) -> dict[str, list[Any]]: ...  # noqa: D102
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
+class IndexColumn(Protocol):
+    """One column of the index, a `pyarrow.ChunkedArray`."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, row: int, /) -> Any: ...
+    def to_pylist(self) -> list[Any]: ...  # noqa: D102  # Arrow's, as the next
+    def to_numpy(self) -> npt.NDArray[Any]: ...  # noqa: D102
+    def __getattr__(self, name: str, /) -> Any: ...
 
 
 # --- writing --------------------------------------------------------------------------------

@@ -104,6 +104,8 @@ def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Foun
                 Found(answer.dialect, answer.files, f"found {place}", around)
                 for answer in _look(files, wanted, folder=around is not None, insist=insist)
             ]
+            if answers and not images.is_dir():
+                break  # an archive or a list with annotations means these, whatever lies beside it
         if answers:
             break
     if len(answers) == 1:

@@ -63,8 +63,10 @@ class Paddle(Dialect):
             if isinstance(points, Flaw):
                 yield points
                 continue
-            text = region.get("transcription")
+            shown = region.get("transcription")
             ignored = (
-                True if isinstance(text, str) and text in _IGNORED else region.get("difficult")
+                True if isinstance(shown, str) and shown in _IGNORED else region.get("difficult")
             )
-            yield Region(points, text, ignored=ignored, language=region.get("language"))
+            if "text" in region:  # an export, whose transcription is for PaddleOCR
+                shown, ignored = region["text"], region.get("difficult")
+            yield Region(points, shown, ignored=ignored, language=region.get("language"))

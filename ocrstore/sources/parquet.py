@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from ocrstore.annotation import Problem
 from ocrstore.errors import SourceError
-from ocrstore.keys import shown
+from ocrstore.keys import path_of, shown
 from ocrstore.sources.dialect import Entry
 from ocrstore.sources.pictures import FoundFile, Listing
 
@@ -136,17 +136,20 @@ def read_parquet(
                     read = [*others, *([f"{image}.path"] if paths else [])]
                     rows = opened.read_row_group(group, read).to_pylist()
                     for row, record in enumerate(rows):
-                        key = _key(record, image, names["key"], file, len(pictures))
+                        path = (record.get(image) or {}).get("path") if paths else None
+                        name = path or f"{file.stem}-{len(pictures):07d}"
+                        cell = Cell(file, image, group, row, name, mtime_ns)
+                        picture = FoundFile(_relative(record, names["key"], name), cell)
+                        key = picture.key
                         if key in pictures:
                             message = (
                                 f"{shown(key)}: twice in {shown(file.name)}; the first is used"
                             )
                             problems.append(Problem("listed-twice", message))
                             continue
-                        cell = Cell(file, image, group, row, key, mtime_ns)
-                        pictures[key] = FoundFile(key, cell)
+                        pictures[key] = picture
                         found = list(_objects(record, names))
-                        if found or _pick(record, names["objects"]) is not None:
+                        if found or record.get(_pick(record, names["objects"]) or "") is not None:
                             where = f"{file.name} row {row} of group {group}"
                             entries[key] = Entry((key,), found, where)
         except (OSError, pa.ArrowException) as exc:
@@ -166,15 +169,13 @@ def _path_column(field: Any) -> bool:
     return bool(pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0)
 
 
-def _key(
-    record: Mapping[str, Any], image: str, names: tuple[str, ...], file: Path, count: int
-) -> str:
-    """Return a row's key: a column for it, the picture's own path, or a number."""
+def _relative(record: Mapping[str, Any], names: tuple[str, ...], otherwise: str) -> str:
+    """Return the path that a row's key stands for: of a column for it, or the picture's own."""
     name = _pick(record, names)
     given = record.get(name) if name is not None else None
-    picture = record.get(image)
-    path = picture.get("path") if isinstance(picture, dict) else None
-    text = str(given if given is not None and str(given) else path or f"{file.stem}-{count:07d}")
+    if name == "key" and isinstance(given, str) and given:
+        return path_of(given)  # a key of another store, which stays as it is
+    text = str(given if given is not None and str(given) else otherwise)
     parts = [part for part in text.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     return "/".join(parts)
 

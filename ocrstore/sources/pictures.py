@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ocrstore.annotation import Problem, ReadableFile
@@ -45,6 +45,8 @@ class Listing:
     pictures: tuple[FoundFile, ...]
     others: tuple[FoundFile, ...]
     problems: tuple[Problem, ...]
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys by path, of pictures whose key is not their path."""
 
 
 def is_hidden(relative: str) -> bool:

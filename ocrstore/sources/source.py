@@ -211,7 +211,7 @@ def open_source(
         matches = Matches(problems=matches.problems if found.named else [])
         problems.append(Problem("unrelated-annotations", found.how))
     paths = tuple(file.path for file in found.files)
-    pictures, entries = _with_own_keys(listing.pictures, matches.entries, found.dialect)
+    pictures, entries = _with_own_keys(listing, matches.entries, found.dialect)
     return Source(
         root,
         pictures,
@@ -242,30 +242,31 @@ def chosen(listing: Listing, include: Sequence[str], exclude: Sequence[str]) -> 
     """Return a listing with only the pictures that patterns choose; `*` matches slashes as well."""
     if not include and not exclude:
         return listing
+    keys = [listing.keys.get(file.relative, file.key) for file in listing.pictures]
     pictures = tuple(
         file
-        for file in listing.pictures
-        if (not include or any(fnmatchcase(file.key, pattern) for pattern in include))
-        and not any(fnmatchcase(file.key, pattern) for pattern in exclude)
+        for file, key in zip(listing.pictures, keys, strict=True)
+        if (not include or any(fnmatchcase(key, pattern) for pattern in include))
+        and not any(fnmatchcase(key, pattern) for pattern in exclude)
     )
     return replace(listing, pictures=pictures)
 
 
 def _with_own_keys(
-    pictures: tuple[FoundFile, ...], entries: dict[int, Entry], dialect: Dialect
+    listing: Listing, entries: dict[int, Entry], dialect: Dialect
 ) -> tuple[tuple[FoundFile, ...], dict[int, Entry]]:
-    """Give pictures the keys that their annotations have, and sort them again."""
-    if type(dialect).key is Dialect.key:
-        return pictures, entries
+    """Give pictures the keys that the list or their annotations have, and sort them again."""
+    if type(dialect).key is Dialect.key and not listing.keys:
+        return listing.pictures, entries
     renamed: dict[str, tuple[FoundFile, Entry | None]] = {}
-    for row, file in enumerate(pictures):
-        entry, key = entries.get(row), None
-        if entry is not None:
+    for row, file in enumerate(listing.pictures):
+        entry, key = entries.get(row), listing.keys.get(file.relative)
+        if entry is not None and key is None:
             with suppress(UnusableAnnotationError):  # it is reported when the sample is read
                 key = dialect.key(entry)
         own = file if key is None else replace(file, relative=path_of(key))
         if own.key in renamed:
-            raise SourceError(f"two pictures have the key {shown(own.key)} in their annotations")
+            raise SourceError(f"two pictures have the key {shown(own.key)}; each needs its own")
         renamed[own.key] = own, entry
     ordered = [renamed[key] for key in sorted(renamed)]
     placed = {row: entry for row, (_, entry) in enumerate(ordered) if entry is not None}

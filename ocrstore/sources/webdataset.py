@@ -45,6 +45,8 @@ class WebDataset(Dialect):
     def regions(self, entry: Entry) -> Iterable[Region | Flaw]:
         """Yield the polygons, or the boxes as four points."""
         record = _record(entry)
+        if record.get("annotated") is False:
+            raise UnusableAnnotationError("no-annotation", f"{entry.where}: not annotated")
         polygons = record.get("polygons")
         if isinstance(polygons, list):
             parts = [

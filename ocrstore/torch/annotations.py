@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -33,6 +33,30 @@ LISTS = ("polygons", "ignored", "texts", "image_filename")
 ON_ACCESS = ("image_path", "shape", "canonical_size", "annotated", "metadata")
 """Further lists, for code that expects them: never made ahead, sent to a device or to another
 process unless they were accessed."""
+
+SampleTensor = Literal[
+    "image",
+    "prob_map",
+    "thresh_map",
+    "prob_mask",
+    "thresh_mask",
+    "inverse_matrix",
+    "raw_size",
+]
+BatchTensor = Literal[
+    "images",
+    "prob_maps",
+    "thresh_maps",
+    "prob_masks",
+    "thresh_masks",
+    "inverse_matrix",
+    "raw_size",
+    "orientation",
+    "source_orientation",
+    "rows",
+]
+"""The tensors of samples and batches, for type checkers. `images` is a list, though, where a store
+has whole pictures only: they differ in size."""
 
 _IN_OTHER_KEYS = ("polygons", "ignored", "texts")
 

@@ -13,7 +13,14 @@ import numpy as np
 import torch
 
 from ocrstore.errors import OCRStoreError, UnknownColumnError
-from ocrstore.torch.annotations import ANNOTATIONS, LISTS, ON_ACCESS, annotate
+from ocrstore.torch.annotations import (
+    ANNOTATIONS,
+    LISTS,
+    ON_ACCESS,
+    BatchTensor,
+    SampleTensor,
+    annotate,
+)
 from ocrstore.torch.row_refs import Field, RowRefs
 
 if TYPE_CHECKING:
@@ -24,30 +31,6 @@ else:
     _Mapping = object  # `Batch` is registered as one: it has all methods itself
 
 R = TypeVar("R", bound="Record")
-
-SampleTensor = Literal[
-    "image",
-    "prob_map",
-    "thresh_map",
-    "prob_mask",
-    "thresh_mask",
-    "inverse_matrix",
-    "raw_size",
-]
-BatchTensor = Literal[
-    "images",
-    "prob_maps",
-    "thresh_maps",
-    "prob_masks",
-    "thresh_masks",
-    "inverse_matrix",
-    "raw_size",
-    "orientation",
-    "source_orientation",
-    "rows",
-]
-"""The tensors of samples and batches, for type checkers. `images` is a list, though, where a store
-has whole pictures only: they differ in size."""
 
 ON_HOST = ("inverse_matrix", "raw_size", "orientation", "source_orientation", "rows")
 """Tensors that describe samples. They stay on the host, in their dtype: no kernel reads them, and

@@ -89,6 +89,20 @@ def read_fields(
     return named
 
 
+def rows_where(store: Store, condition: str) -> list[int]:
+    """Return the rows that fulfil a SQL condition, ascending; it runs in a limited process.
+
+    Raises:
+        FilterError: The condition is wrong, or exceeds its time or memory.
+    """
+    fields = read_fields(store, {})
+    with Filter(pa.table({name: field.values for name, field in fields.items()})) as samples:
+        if not samples.is_sql(condition):
+            raise FilterError(f"{condition!r} is not a SQL condition such as polygons_count > 0")
+        rows: list[int] = samples.rows(condition).tolist()
+        return rows
+
+
 def _turned(store: Store) -> list[Field]:
     """Return whether the source had an EXIF rotation, and the frame its polygons were in."""
     reader = AnnotationReader(store, strict=False)

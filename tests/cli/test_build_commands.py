@@ -235,7 +235,8 @@ def test_wrong_places_are_wrong_use(images, run, tmp_path):
         ("build", images, "--out", nowhere / "x.ocrs"),
         ("build", images, "--out", store, "--report", nowhere / "x.json"),
         ("report", store, "--out", nowhere / "x.html"),
-        ("export-index", store, nowhere / "x.csv"),
+        ("export", store, "--to", "csv", "--out", nowhere / "x.csv"),
+        ("export", store, "--to", "coco", "--out", nowhere / "x"),
     ):
         code, out, err = run(*command)
         assert code == 2 and "no such folder" in err and not out

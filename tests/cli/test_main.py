@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-import ocrstore.export
+import ocrstore.exporting.export
 import ocrstore.report
 from ocrstore import cli
-from ocrstore.cli import COMMANDS, export_index, report
+from ocrstore.cli import COMMANDS, export, report
 from ocrstore.cli.build import build_command
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError
@@ -196,5 +196,5 @@ def test_defaults_on_help_pages_are_those_of_the_modules():
     """What a help page repeats, to import nothing, is what the command does."""
     (max_pixels,) = (p for p in build_command.params if p.name == "max_pixels")
     assert max_pixels.default == DEFAULT_MAX_PIXELS
-    assert export_index.FORMATS == ocrstore.export.FORMATS
+    assert export.FORMATS == ocrstore.exporting.export.FORMATS
     assert report.SAMPLES == ocrstore.report.SAMPLES

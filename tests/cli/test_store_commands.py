@@ -1,4 +1,4 @@
-"""The commands for a store that is there: inspect, verify, compact, export-index."""
+"""The commands for a store that is there: inspect, verify, compact, export."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_compact(run, store):
 def test_export_index(run, store, tmp_path, ending):
     """The index as a file that other tools read."""
     target = tmp_path / f"index.{ending}"
-    code, out, _ = run("export-index", store, target)
+    code, out, _ = run("export", store, "--to", ending, "--out", target)
     assert code == 0 and "4 samples" in out
     table = {
         "parquet": pyarrow.parquet.read_table,
@@ -112,16 +112,16 @@ def test_export_index(run, store, tmp_path, ending):
     assert table["key"].to_pylist() == [f"img [{row}].jpg" for row in range(4)]
     words = table["words"][2].as_py()
     assert (json.loads(words) if ending == "csv" else words) == ["wörd, 2"] * 2
-    code, _, err = run("export-index", store, target)
+    code, _, err = run("export", store, "--to", ending, "--out", target)
     assert code == 2 and "--overwrite" in err
-    assert run("export-index", store, target, "--overwrite")[0] == 0
+    assert run("export", store, "--to", ending, "--out", target, "--overwrite")[0] == 0
 
 
 def test_wrong_use_exits_2(run, store, tmp_path):
-    """A file that is not there, an unknown ending, an unknown generation: wrong use."""
+    """A file that is not there, an unknown format, an unknown generation: wrong use."""
     assert run("inspect", tmp_path / "nothing.ocrs")[0] == 2
-    code, _, err = run("export-index", store, tmp_path / "index.xls")
-    assert code == 2 and "--format" in err
+    code, _, err = run("export", store, "--to", "xls", "--out", tmp_path / "index.xls")
+    assert code == 2 and "--to" in err
     code, _, err = run("inspect", store, "--generation", "9")
     assert code == 2 and "it has 1, 2" in err
     assert run("no-such-command")[0] == 2

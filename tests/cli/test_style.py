@@ -78,7 +78,7 @@ def test_an_error_is_said_once_and_in_one_way(run, tmp_path):
     ("call", "hint"),
     [
         (("buidl",), "Did you mean `build`?"),
-        (("exprt-index",), "Did you mean `export-index`"),
+        (("exprt-model",), "Did you mean `export-model`"),
         (("build", ".", "--out", "a.ocrs", "--colums", "tensor"), "--columns"),
         (("inspect", "--jsn"), "--json"),
     ],

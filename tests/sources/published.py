@@ -699,6 +699,33 @@ add(
     ],
     *STUDIO,
 )
+# as `ocrstore export --to webdataset` writes it, and with a list of words
+add(
+    "webdataset",
+    "000000.json",
+    "000000.jpg",
+    {
+        "key": "000000.jpg",
+        "polygons": [pairs(377, 117, 463, 117, 465, 130, 378, 130), quad(374, 155, 409, 170)],
+        "texts": ["Genaxis Theatre", None],
+        "ignored": [False, True],
+    },
+    (pairs(377, 117, 463, 117, 465, 130, 378, 130), "Genaxis Theatre", False),
+    (quad(374, 155, 409, 170), None, True),
+)
+add(
+    "webdataset",
+    "000001.json",
+    "000001.jpg",
+    {
+        "words": [
+            {"bbox": [10, 20, 50, 20], "text": "exit"},
+            {"points": quad(1, 2, 30, 12), "text": "x", "ignore": 1},
+        ]
+    },
+    (quad(10, 20, 60, 40), "exit", False),
+    (quad(1, 2, 30, 12), "x", True),
+)
 add(
     "cvat", "annotations.xml", "b.jpg",
     """<?xml version="1.0" encoding="utf-8"?>

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import ocrstore
-from ocrstore.store import IndexTable
+from ocrstore.format.index import IndexTable
 from ocrstore.torch import Batch, OCRStoreDataset, PrefetchLoader, Sample
 
 

@@ -128,8 +128,10 @@ def writers(bench: Bench) -> dict[str, tuple[int, tuple[Any, ...]]]:
         "train": (0, ("train", one, "--out", bench.work / "run", "--epochs", 2, *bench.training)),
         "predict": (0, ("predict", images, "--checkpoint", checkpoint, "--out", bench.work / "boxes", "--draw", "--quiet")),
         "report": (0, ("report", one, "--out", bench.work / "report.html", "--samples", 3)),
-        "export-index": (0, ("export-index", one, bench.work / "index.parquet", "--overwrite")),
-        "export-index csv": (0, ("export-index", one, bench.work / "index.csv", "--overwrite")),
+        "export": (0, ("export", one, "--to", "parquet", "--out", bench.work / "index.parquet", "--overwrite")),
+        "export csv": (0, ("export", one, "--to", "csv", "--out", bench.work / "index.csv", "--overwrite")),
+        "export webdataset": (0, ("export", one, "--to", "webdataset", "--out", bench.work / "shards", "--overwrite")),
+        "export icdar": (0, ("export", one, "--to", "icdar", "--out", bench.work / "icdar", "--overwrite")),
         "eval --table": (0, ("eval", one, "--oracle", "--table", bench.work / "table.csv")),
     }  # fmt: skip
 
@@ -149,8 +151,8 @@ def readers(bench: Bench, store: Path) -> list[tuple[Any, ...]]:
         ("inspect", store, "--diff", bench.material / "2.ocrs"), ("inspect", bench.material / "2.ocrs", "--diff", store),
         ("inspect", store, "--source", bench.material / "1" / "images"),
         ("verify", store), ("verify", store, *("--source", *bench.source(1)), "--workers", 0),
-        ("export-index", store, bench.folder / "index.csv", "--overwrite"),
-        ("export-index", store, bench.folder / "index.parquet", "--overwrite"),
+        ("export", store, "--to", "csv", "--out", bench.folder / "index.csv", "--overwrite"),
+        ("export", store, "--to", "coco", "--out", bench.folder / "coco", "--overwrite"),
         ("report", store, "--out", bench.folder / "report.html", "--samples", 3), ("warm", store),
         ("eval", store, "--oracle"), ("build", *bench.source(2), "--out", store, "--dry-run"),
         ("convert", store, bench.folder / "converted.ocrs", "--preset", "fast", "--force"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,31 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from ocrstore.errors import WriteError
+from ocrstore.errors import UnknownColumnError, WriteError
 from ocrstore.store import Store
 from ocrstore.whole_file import replaced
 
 FORMATS = ("parquet", "arrow", "csv")
 
 
-def export_index(store: Store, target: Path, *, format: str) -> None:
-    """Write the index; the target appears whole or not at all."""
+def write_index(
+    store: Store,
+    target: Path,
+    *,
+    format: str,
+    rows: Sequence[int],
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Write rows of the index; the target appears whole or not at all."""
     table = store.index
+    for name in columns or ():
+        if name not in table.column_names:
+            known = ", ".join(table.column_names)
+            raise UnknownColumnError(f"{store.path}: the index has no {name!r}; it has {known}.")
+    if columns is not None:
+        table = table.select(list(columns))
+    if len(rows) < len(store):
+        table = table.take(pa.array(rows, pa.int64()))
     try:
         with replaced(target) as partial, partial.open("wb") as file:
             # Arrow opens no path that is not valid Unicode

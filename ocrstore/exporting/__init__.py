@@ -1,0 +1,1 @@
+"""Write samples of a store in the formats of other tools; the counterpart of `sources`."""

@@ -1,0 +1,159 @@
+"""Read samples as other tools want them: upright picture files, and annotations as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrstore.annotation import AnnotationReader
+from ocrstore.errors import DecodeError
+from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
+from ocrstore.store import Store, StoredColumn
+from ocrstore.views import StoredView, view_matrices
+
+KEPT = {"jpeg": ".jpg", "png": ".png", "webp": ".webp"}
+"""Formats of stored files that every tool reads, and their suffixes; others leave as PNG."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One text region."""
+
+    points: list[tuple[float, float]]
+    """Integers where they are whole; others have the fewest digits that give the float32 again."""
+    text: str | None
+    ignored: bool
+    language: str | None
+
+    @property
+    def flat(self) -> list[float]:
+        """The points as x, y, x, y, ..."""
+        return [value for point in self.points for value in point]
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom."""
+        xs, ys = zip(*self.points, strict=True)
+        return min(xs), min(ys), max(xs), max(ys)
+
+    @property
+    def area(self) -> float:
+        """The area, by the shoelace formula."""
+        xs, ys = np.array(self.points, np.float64).T
+        return float(abs(np.dot(xs, np.roll(ys, -1)) - np.dot(ys, np.roll(xs, -1))) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """What the index says about a sample."""
+
+    row: int
+    key: str
+    width: int
+    height: int
+    annotated: bool
+    """False if nobody has annotated the picture, which is not the same as no text."""
+    regions: list[Region]
+
+
+class SampleReader:
+    """Reads pictures and annotations of a store. Thread-safe.
+
+    Args:
+        store: The store.
+        view: Give the pictures of this view, with polygons moved into it; else those of the column
+            `image`, which the store has to have.
+    """
+
+    def __init__(self, store: Store, view: StoredView | None) -> None:
+        self.store = store
+        self._view = view
+        self._reader = AnnotationReader(store, min_points=3)
+        self._pictures = store[IMAGE if view is None else view.columns[TENSOR]]
+        self._annotated = self._reader.numbers("annotated", int("polygons" in self._reader.names))
+        self.orientation = self._reader.numbers("orientation", 0)
+        """EXIF orientation of the files that pictures were read from; 0 if it is not known."""
+
+    def read(self, row: int) -> Annotated:
+        """Return a sample's annotation."""
+        polygons, flags, texts, languages, _ = self._reader.annotation(row)
+        height, width = self._pictures.shapes[row].tolist()[:2]
+        points: list[npt.NDArray[Any]] = list(polygons)
+        if self._view is not None:
+            forward, _ = view_matrices(self.store, self._view.columns[INVERSE_MATRIX], row)
+            points = [_moved(forward, polygon) for polygon in polygons]
+        regions = [
+            Region(_plain(polygon), text, ignored, language)
+            for polygon, ignored, text, language in zip(
+                points, flags, texts, languages, strict=True
+            )
+        ]
+        key, annotated = self.store.keys[row], bool(self._annotated[row])
+        return Annotated(row, key, width, height, annotated, regions)
+
+    def suffix(self, row: int) -> str:
+        """Return how the name of a picture's file has to end; as the key does, if that fits."""
+        from ocrstore.decode import SUFFIXES
+
+        kind = self._kept(row) or "png"
+        _, dot, ending = self.store.keys[row].rpartition(".")
+        return dot + ending if (dot + ending).lower() in SUFFIXES[kind] else KEPT[kind]
+
+    def picture(self, row: int) -> bytes:
+        """Return a sample's upright picture: the stored file as it is, or a PNG of its pixels."""
+        if self._kept(row):
+            return bytes(self._pictures.stored(row))
+        import cv2
+
+        pixels = cv2.cvtColor(self._pictures[row], cv2.COLOR_RGB2BGR)
+        done, data = cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 1])
+        assert done
+        return data.tobytes()
+
+    def nbytes(self, rows: list[int], columns: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Return the most bytes that pictures, arrays of columns and annotations will take."""
+        files = self._pictures.spec.holds_files
+        total = 4096 + (self._pictures.nbytes[rows] if files else _decoded(self._pictures, rows))
+        for name in columns:
+            total = total + _decoded(self.store[name], rows)
+        return np.asarray(total, np.int64)
+
+    def _kept(self, row: int) -> str | None:
+        """Return the format of a stored file that leaves as it is; None if a PNG is made."""
+        if not self._pictures.spec.holds_files:
+            return None
+        from ocrstore.decode import open_picture, sniff
+
+        data = self._pictures.stored(row)
+        try:
+            kind = sniff(bytes(data[:256]))
+            # other tools do not turn pictures, and polygons are those of the upright one
+            orientation = self.orientation[row] or open_picture(bytes(data)).orientation
+        except DecodeError:
+            return None
+        return kind if kind in KEPT and orientation == 1 else None
+
+
+def _decoded(column: StoredColumn[Any], rows: list[int]) -> npt.NDArray[np.int64]:
+    sizes = np.asarray(column.shapes[rows], np.int64)
+    return np.asarray(column.spec.numpy_dtype.itemsize * np.prod(sizes, axis=1), np.int64)
+
+
+def _moved(matrix: npt.NDArray[Any], polygon: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    from ocrstore.geometry import transform_points
+
+    return transform_points(matrix, polygon).astype(np.float32)
+
+
+def _plain(polygon: npt.NDArray[Any]) -> list[tuple[float, float]]:
+    values = [_number(value) for value in polygon.reshape(-1)]
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
+def _number(value: np.float32) -> float:
+    shortest = float(str(value))
+    return int(shortest) if shortest.is_integer() and str(shortest) != "-0.0" else shortest

@@ -1,0 +1,267 @@
+"""Formats of large files with many samples each: WebDataset's tars, Hugging Face's parquet."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ocrstore.errors import SchemaError, UnknownColumnError
+from ocrstore.exporting.parts import Format, Part, Request, pictures_of
+from ocrstore.exporting.sample_reader import Annotated, SampleReader
+from ocrstore.schema import IMAGE
+from ocrstore.version import __version__
+from ocrstore.views import find_view, stored_views
+from ocrstore.whole_file import write_whole
+
+SHARD_NBYTES = 500_000_000
+_GROUP_NBYTES = 32_000_000
+"""Bytes of a row group: what readers that stream take at once."""
+
+
+class _Sharded(Format):
+    reader: SampleReader
+    columns: dict[str, str]
+    """Names of arrays in a shard, to columns of the store."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self._limit = SHARD_NBYTES if request.shard_size is None else request.shard_size
+        if self._limit < 1:
+            raise SchemaError(f"the size of a shard is at least 1 byte, not {self._limit}")
+        stem = Path(request.store.path).name.partition(".")[0]
+        self.name = re.sub(r"[^A-Za-z0-9_-]+", "_", stem) or "data"
+
+    def shards(self) -> list[list[int]]:
+        """Return the rows of each shard.
+
+        Sizes are those of the index, not of what is written: a PNG counts as its pixels. So the
+        shards are known in advance, and each is independent of the others.
+        """
+        found: list[list[int]] = []
+        filled = 0
+        sizes = self.reader.nbytes(list(self.rows), list(self.columns.values()))
+        for row, nbytes in zip(self.rows, sizes.tolist(), strict=True):
+            if not found or filled + nbytes > self._limit:
+                found.append([])
+                filled = 0
+            found[-1].append(row)
+            filled += nbytes
+        return found
+
+
+class WebDataset(_Sharded):
+    """`name-000000.tar` with `00000012.jpg`, `.json` and an `.npy` for each array."""
+
+    takes = ("columns", "view", "shard_size")
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        store = request.store
+        whole = Request(store, request.rows, view=None if IMAGE in store else request.view)
+        self.reader = pictures_of(whole)
+        known: dict[str, str] = {}
+        if stored_views(store) or request.view is not None:
+            known = dict(find_view(store, request.view).columns)
+        names = (IMAGE, *known) if request.columns is None else request.columns
+        self._with_pictures = IMAGE in names
+        self.columns = {}
+        for name in names:
+            if name == IMAGE:
+                continue
+            if known.get(name, name) not in store:
+                listed = ", ".join(dict.fromkeys((IMAGE, *known, *store.columns)))
+                raise UnknownColumnError(f"{store.path}: no column {name!r}; it has {listed}.")
+            self.columns[name.replace("/", ".")] = known.get(name, name)
+
+    def parts(self) -> list[Part]:
+        """Return the tars."""
+        return [
+            Part(f"{self.name}-{number:06d}.tar", rows) for number, rows in enumerate(self.shards())
+        ]
+
+    def encode(self, row: int) -> list[tuple[str, bytes]]:
+        """Return names and contents of a sample's members, sorted."""
+        sample = self.reader.read(row)
+        regions = sample.regions
+        record = {
+            "key": sample.key,
+            "width": sample.width,
+            "height": sample.height,
+            "source_orientation": int(self.reader.orientation[row]) or 1,
+            "annotated": sample.annotated,
+            "polygons": [region.points for region in regions],
+            "texts": [region.text for region in regions],
+            "ignored": [region.ignored for region in regions],
+            "languages": [region.language for region in regions],
+        }
+        members = {"json": json.dumps(record, ensure_ascii=False).encode()}
+        if self._with_pictures:
+            # WebDataset knows .jpg, .jpeg, .png and .webp by these names only
+            suffix = self.reader.suffix(row).lower()
+            members["jpg" if suffix in _JPEG else suffix[1:]] = self.reader.picture(row)
+        for name, column in self.columns.items():
+            buffer = io.BytesIO()
+            np.save(buffer, np.ascontiguousarray(self.store[column][row]), allow_pickle=False)
+            members[f"{name}.npy"] = buffer.getvalue()
+        return [(f"{row:08d}.{name}", members[name]) for name in sorted(members)]
+
+    def write(self, path: Path, samples: Iterator[list[tuple[str, bytes]]]) -> None:
+        """Write a tar without times, owners or extensions of the format."""
+        with tarfile.TarFile(path, "w", format=tarfile.USTAR_FORMAT, copybufsize=1 << 22) as tar:
+            for members in samples:
+                for name, data in members:
+                    info = tarfile.TarInfo(name)
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+
+
+_JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+
+
+class HuggingFace(_Sharded):
+    """`data/train-00000-of-00003.parquet` and a dataset card."""
+
+    takes = ("view", "shard_size")
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.reader = pictures_of(request)
+        self.columns = {}
+
+    def parts(self) -> list[Part]:
+        """Return the parquet files; a data set without samples has one."""
+        shards = self.shards() or [[]]
+        return [
+            Part(f"data/train-{number:05d}-of-{len(shards):05d}.parquet", rows)
+            for number, rows in enumerate(shards)
+        ]
+
+    def encode(self, row: int) -> dict[str, Any]:
+        """Return a row of the table."""
+        sample = self.reader.read(row)
+        path = f"{row:08d}{self.reader.suffix(row)}"
+        return {
+            "key": sample.key,
+            "image": {"bytes": self.reader.picture(row), "path": path},
+            "width": sample.width,
+            "height": sample.height,
+            "objects": _objects(sample),
+        }
+
+    def write(self, path: Path, samples: Iterator[dict[str, Any]]) -> None:
+        """Write a file in row groups of some 32 MB."""
+        with path.open("wb") as file, pq.ParquetWriter(file, _SCHEMA) as writer:
+            waiting: list[dict[str, Any]] = []
+            nbytes = 0
+            for sample in samples:
+                waiting.append(sample)
+                nbytes += len(sample["image"]["bytes"])
+                if nbytes >= _GROUP_NBYTES:
+                    writer.write_table(pa.Table.from_pylist(waiting, _SCHEMA))
+                    waiting, nbytes = [], 0
+            if waiting:
+                writer.write_table(pa.Table.from_pylist(waiting, _SCHEMA))
+
+    def finish(self, folder: Path) -> None:
+        """Write the dataset card."""
+        card = _CARD.format(
+            name=json.dumps(self.name),
+            samples=len(self.rows),
+            version=__version__,
+            fingerprint=self.store.fingerprint,
+        )
+        write_whole(folder / "README.md", card.encode())
+
+
+def _objects(sample: Annotated) -> dict[str, list[Any]] | None:
+    """Return a struct of lists, as Hugging Face's `Sequence` of a dict is stored."""
+    if not sample.annotated:
+        return None
+    boxes = [region.box for region in sample.regions]
+    return {
+        "bbox": [[x, y, right - x, bottom - y] for x, y, right, bottom in boxes],
+        "segmentation": [region.flat for region in sample.regions],
+        "text": [region.text for region in sample.regions],
+        "ignore": [region.ignored for region in sample.regions],
+        "language": [region.language for region in sample.regions],
+    }
+
+
+def _value(dtype: str) -> dict[str, Any]:
+    return {"dtype": dtype, "_type": "Value"}
+
+
+def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
+    return {"feature": feature, "_type": "Sequence"}
+
+
+_FLOATS = _sequence(_value("float32"))
+_FEATURES = {
+    "key": _value("string"),
+    "image": {"_type": "Image"},
+    "width": _value("int32"),
+    "height": _value("int32"),
+    "objects": {
+        "bbox": _sequence(_FLOATS),
+        "segmentation": _sequence(_FLOATS),
+        "text": _sequence(_value("string")),
+        "ignore": _sequence(_value("bool")),
+        "language": _sequence(_value("string")),
+    },
+}
+"""What `datasets` finds in the metadata of the schema: the features of the columns."""
+_SCHEMA = pa.schema(
+    {
+        "key": pa.string(),
+        "image": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
+        "width": pa.int32(),
+        "height": pa.int32(),
+        "objects": pa.struct(
+            {
+                "bbox": pa.list_(pa.list_(pa.float32())),
+                "segmentation": pa.list_(pa.list_(pa.float32())),
+                "text": pa.list_(pa.string()),
+                "ignore": pa.list_(pa.bool_()),
+                "language": pa.list_(pa.string()),
+            }
+        ),
+    },
+    metadata={"huggingface": json.dumps({"info": {"features": _FEATURES}})},
+)
+_CARD = """---
+pretty_name: {name}
+task_categories:
+- object-detection
+- image-to-text
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: data/train-*
+---
+
+{samples} pictures with text regions, exported by ocrstore {version} from a store with the content
+fingerprint {fingerprint}.
+
+| column | what |
+|---|---|
+| `key` | the sample's key in the store |
+| `image` | the upright picture |
+| `width`, `height` | its size |
+| `objects.bbox` | x, y, width, height of each region |
+| `objects.segmentation` | its polygon: x, y, x, y, ... |
+| `objects.text`, `objects.language` | null where unknown |
+| `objects.ignore` | true for regions that neither training nor scores count |
+
+`objects` is null for pictures that nobody has annotated.
+"""
+FORMATS: dict[str, type[Format]] = {"webdataset": WebDataset, "hf": HuggingFace}
