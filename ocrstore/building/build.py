@@ -23,6 +23,7 @@ from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import DEFAULT_PRESET, Recipe, read_recipe
 from ocrstore.schema import MAPS
 from ocrstore.sources import Source, open_source
+from ocrstore.sources.archives import is_archive
 from ocrstore.sources.given import SourceSample, collect
 from ocrstore.store import Store
 from ocrstore.targets import TargetFunction, give_targets
@@ -93,7 +94,7 @@ def build(
             `module:function`. It has to be given each time: a name that the store or a recipe file
             records is not imported.
         view: Name of the default view; its size by default.
-        maps: A folder of npz files with maps to import.
+        maps: A folder or archive of npz or npy files with maps to import.
         allow_modules: Modules besides albumentations whose transforms a serialised pipeline may
             name, in a recipe file or in the store; they are imported. No other code is run.
         workers: Number of worker processes; 0 for none, all cores by default.
@@ -257,8 +258,8 @@ def prepare(
         recipe = replace(recipe, made_with=recipe.made_with or albumentations_version())
     folder = None if maps is None else Path(maps)
     if folder is not None:
-        if not folder.is_dir():
-            raise SourceError(f"{folder}: no such folder of map files")
+        if not folder.is_dir() and not is_archive(folder):
+            raise SourceError(f"{folder}: no such folder or archive of map files")
         if recipe.targets is not None:
             raise SchemaError("map files hold DBNet's maps; give either --maps or --targets")
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")

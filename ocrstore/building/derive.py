@@ -339,7 +339,7 @@ def derive_view(
     if targets:
         arrays = _draw(sample, view, drawn, matrix, points, problems)
         if maps_folder is not None and recipe.map_algorithm.startswith(IMPORTED):
-            arrays, found = import_maps(maps_folder, sample.key, arrays)
+            arrays, found = import_maps(maps_folder, sample, arrays)
             problems += found
         for column in targets:
             columns[names[column.name]] = _cast(arrays[column.name], column.dtype)
@@ -395,8 +395,7 @@ def annotation_hash(sample: FoundSample, maps_folder: Path | None = None) -> int
             digest.update(struct.pack("<q", -1 if text is None else len(encoded)) + encoded)
     if sample.attributes:
         digest.update(repr(sorted(sample.attributes.items())).encode())
-    path = None if maps_folder is None else find_maps(maps_folder, sample.key)
-    if path is not None:
+    for path in [] if maps_folder is None else find_maps(maps_folder, sample):
         try:
             digest.update(path.read_bytes())
         except OSError:

@@ -1,19 +1,25 @@
-"""Import maps from `<stem>.npz` files, after checking them against recipe and polygons."""
+"""Import maps from npz and npy files, after checking them against recipe and polygons.
+
+A picture has `<stem>.npz`, or `<stem>.prob_map.npy` and so on (WebDataset), in a folder or in
+archives.
+"""
 
 from __future__ import annotations
 
 import io
 import zipfile
 import zlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.annotation import Problem
+from ocrstore.annotation import FoundSample, Problem, ReadableFile
 from ocrstore.keys import path_of
 from ocrstore.schema import COLUMNS, MAPS, MASK
+from ocrstore.sources.archives import Member, expand, list_archives
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -23,31 +29,54 @@ same geometry and another shrink ratio (0.3 to 0.6) are above it, flipped or shi
 _THRESHOLD_DIFFERENCE = 0.15
 
 
-def find_maps(folder: Path, key: str) -> Path | None:
-    """Find the map file of a picture, by its path below the images folder or by its stem."""
-    relative = Path(path_of(key))
-    for candidate in (
-        folder / relative.with_suffix(".npz"),
-        folder / f"{path_of(key)}.npz",
-        folder / f"{relative.stem}.npz",
-    ):
-        if candidate.is_file():
-            return candidate
-    return None
+def find_maps(place: Path, sample: FoundSample) -> list[ReadableFile]:
+    """Find the map files of a picture: one npz, or an npy for each map; empty if there are none.
+
+    By the path below the images folder or by its stem, or by the name that the picture has in an
+    archive.
+    """
+    relative = Path(path_of(sample.key))
+    stems = [relative.with_suffix("").as_posix(), path_of(sample.key), relative.stem]
+    if isinstance(sample.path, Member):
+        stems.insert(0, sample.path.name.removesuffix(sample.path.suffix))
+    members = None if place.is_dir() else _members(place)
+    for stem in stems:
+        for names in ([f"{stem}.npz"], [f"{stem}.{name}.npy" for name in MAPS]):
+            found: list[ReadableFile]
+            if members is None:
+                found = [place / name for name in names if (place / name).is_file()]
+            else:
+                found = [members[name] for name in names if name in members]
+            if found:
+                return found
+    return []
 
 
-def import_maps(folder: Path, key: str, drawn: Arrays) -> tuple[Arrays, list[Problem]]:
-    """Return a picture's maps from its file if that passes all checks, else the drawn ones.
+def _members(place: Path) -> dict[str, Member]:
+    archives = expand(place)
+    return _listed(place, tuple(path.stat().st_mtime_ns for path in archives))
+
+
+@lru_cache(maxsize=2)
+def _listed(place: Path, times: tuple[int, ...]) -> dict[str, Member]:
+    del times  # of the archives: they are listed again when one has changed
+    others = list_archives(place).others
+    return {file.relative: file.path for file in others if isinstance(file.path, Member)}
+
+
+def import_maps(place: Path, sample: FoundSample, drawn: Arrays) -> tuple[Arrays, list[Problem]]:
+    """Return a picture's maps from its files if these pass all checks, else the drawn ones.
 
     The messages are stored with the sample and are part of the content fingerprint.
     """
-    path = find_maps(folder, key)
-    if path is None:
+    key, files = sample.key, find_maps(place, sample)
+    if not files:
         return drawn, [
             Problem("maps-missing", "no map file for this picture; its maps were drawn", key=key)
         ]
+    path = Path(files[0])
     try:
-        arrays = _read(path)
+        arrays = _read(files[0]) if path.suffix == ".npz" else _read_each(files)
         taken = {name: _checked(name, arrays[name], drawn) for name in arrays}
     except _WrongMapsError as exc:
         message = f"its map file {path.name}: {exc}; its maps were drawn"
@@ -63,7 +92,19 @@ class _WrongMapsError(Exception):
     pass
 
 
-def _read(path: Path) -> Arrays:
+def _read_each(files: list[ReadableFile]) -> Arrays:
+    """Read an npy file for each map."""
+    found = {}
+    try:
+        for file in files:
+            name = Path(file).name.removesuffix(".npy").rpartition(".")[2]
+            found[name] = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as exc:
+        raise _WrongMapsError(f"cannot be read ({exc})") from exc
+    return found
+
+
+def _read(path: ReadableFile) -> Arrays:
     try:
         # read whole, so that a file that is being changed cannot mix two states
         loaded = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)

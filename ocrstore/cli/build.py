@@ -29,7 +29,6 @@ from ocrstore.cli.console import (
     shown,
 )
 from ocrstore.cli.options import (
-    FOLDER,
     recipe_options,
     source_options,
     stored_view,
@@ -206,7 +205,11 @@ def _parts(
 )
 @recipe_options
 @allow_module_option
-@click.option("--maps", type=FOLDER, help="Folder of <stem>.npz files with maps to import.")
+@click.option(
+    "--maps",
+    type=click.Path(path_type=Path),
+    help="Folder or archive of maps to import: <stem>.npz, or <stem>.prob_map.npy and so on.",
+)
 @click.option(
     "--workers", type=click.IntRange(0), help="Number of worker processes; all cores by default."
 )

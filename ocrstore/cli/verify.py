@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ocrstore.verification import Verification
 
 _SHOWN = 20
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command("verify")
@@ -45,7 +44,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--include", multiple=True, metavar="PATTERN", help="As in build.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="As in build.")
 @allow_module_option
-@click.option("--maps", type=FOLDER, help="As in build.")
+@click.option("--maps", type=click.Path(path_type=Path), help="As in build.")
 @click.option("--targets", metavar="MODULE:FUNCTION", help="As in build.")
 @click.option(
     "--workers",

@@ -52,6 +52,25 @@ def test_good_maps_are_taken_over(maps, name):
     assert verify(dataset.store, source=dataset.images, maps=folder, workers=0).ok
 
 
+def test_maps_in_the_shards_of_an_export(maps, tmp_path):
+    """A WebDataset export has them as npy; the same tar as --maps brings all bits back."""
+    dataset, folder, drawn = maps
+    write_npz(folder / "img_000.npz", prob_map=drawn.prob_map, thresh_map=drawn.thresh_map)
+    make(dataset, folder)
+    ocrstore.export(dataset.store, to="webdataset", out=tmp_path / "shards")
+    (shard,) = (tmp_path / "shards").glob("*.tar")
+    again = tmp_path / "again.ocrs"
+    report = build(shard, again, size=SIZE, workers=0, maps=shard)
+    assert report.ok and "maps-missing" not in kinds(report)
+    one, other = ocrstore.open(dataset.store), ocrstore.open(again)
+    assert one.keys == other.keys
+    for name in ("prob_map", "thresh_map", "prob_mask", "thresh_mask"):
+        assert np.array_equal(one[name][0], other[name][0])
+    assert build(shard, again, size=SIZE, workers=0, maps=shard).action == "nothing"
+    with pytest.raises(SourceError, match="no such folder or archive"):
+        build(shard, again, size=SIZE, workers=0, maps=tmp_path / "none")
+
+
 def test_a_changed_map_file_is_noticed(maps):
     """A new map file is a reason to make the sample again."""
     dataset, folder, drawn = maps
