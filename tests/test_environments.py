@@ -126,7 +126,7 @@ def test_reading_at_the_lower_bounds(dist, drawn_store, tmp_path):
         done = environment.run("-m", "ocrstore", *command, drawn_store)
         assert done.returncode == 0, done.stderr
     done = environment.run("-m", "ocrstore", "build", tmp_path, "--out", "new.ocrs")
-    assert "needs cv2, which is missing: pip install 'ocrstore[build]'" in done.stderr
+    assert 'needs cv2, which is missing: pip install "ocrstore[build]"' in done.stderr
     # pip lets this pass: pyarrow 26 does not say that it needs numpy 2
     newer = tmp_path / "newer"
     environment.install("--no-deps", "--target", newer, "pyarrow==26.0.1")

@@ -2,7 +2,7 @@
 
 Dependencies get exactly the version that their bound names, torch that of constraints.txt (no older
 CPU build is on PyPI); the tools of the suite are the newest that fit. albumentations is left out, as
-nothing needs it.
+nothing needs it, and DALI, which has an environment of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def bounds(lines: list[str]) -> dict[str, str]:
 
 def lowest() -> dict[str, str]:
     """Return the lowest version of each package that ocrstore and its extras ask for."""
-    asked = EXTRAS.keys() - {"augment", "bench", "docs", "dev"}
+    asked = EXTRAS.keys() - {"augment", "bench", "dali", "docs", "dev"}
     lines = [line for name in asked for line in EXTRAS[name]]
     torch = re.findall(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text("utf-8"), re.M)[0]
     return {**bounds([*PROJECT["dependencies"], *lines]), "torch": torch}

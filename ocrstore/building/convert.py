@@ -355,9 +355,8 @@ def _write(
             for start in range(0, len(rows), _AT_ONCE):
                 taken = rows[start : start + _AT_ONCE]
                 left = [row for row in taken if store.keys[row] not in writer]
-                records = (
-                    store.snapshot.index.table.select(names).take(left).to_pylist() if names else []
-                )
+                table = store.snapshot.index.table.select(names)
+                records = table.take(pa.array(left, pa.int64())).to_pylist() if names else []
                 made = pool.map(lambda row, own=store: _convert(own, row, writer.columns), left)
                 for position, (row, arrays) in enumerate(zip(left, made, strict=True)):
                     attributes = records[position] if records else None

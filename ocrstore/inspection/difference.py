@@ -98,8 +98,10 @@ def compare_stores(one: Store, other: Store) -> Difference:
 
 def same_pictures(one: Store, other: Store) -> list[tuple[str, str]]:
     """Return the pictures that are in both stores, by the hash of their files: pairs of keys."""
-    if any("source_hash" not in store.index.column_names for store in (one, other)):
-        return []
+    for store in (one, other):
+        names = store.index.column_names
+        if "source_hash" not in names or not pa.types.is_integer(store.index["source_hash"].type):
+            return []
     theirs = dict(zip(other.index["source_hash"].to_pylist(), other.keys))
     theirs.pop(None, None)
     ours = zip(one.index["source_hash"].to_pylist(), one.keys)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.sources import unregister
+from ocrstore.sources import all_dialects, unregister
 from tests.building.test_frames import EITHER, RAW, UPRIGHT, Words
 
 
@@ -342,6 +342,15 @@ class Own(Dialect):
 """
 
 
+@pytest.fixture
+def forgotten():
+    """Remove the dialect `own` afterwards, also if the test fails."""
+    yield
+    if "own" in [dialect.name for dialect in all_dialects()]:
+        unregister("own")
+
+
+@pytest.mark.usefixtures("forgotten")
 def test_a_dialect_of_ones_own(images, run, tmp_path, monkeypatch):
     """--format module:Class imports it, because the user says so; others are refused."""
     (tmp_path / "ocrown.py").write_text(OWN)
@@ -359,7 +368,6 @@ def test_a_dialect_of_ones_own(images, run, tmp_path, monkeypatch):
     assert code == 2 and "cannot be imported" in error
     code, _, error = run(*command, "--format", "xyz")
     assert code == 2 and "'xyz' is none of" in error
-    unregister("own")
 
 
 def test_nothing_to_learn_from(images, run, tmp_path):

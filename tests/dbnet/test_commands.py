@@ -460,7 +460,7 @@ def test_two_processes_train_one_network(drawn_folder, tmp_path):
     for number in range(5):
         shutil.copy(drawn_folder / "images" / f"img_{number}.jpg", tmp_path / "images")
     store = tmp_path / "five.ocrs"
-    build(tmp_path / "images", store, size=96, workers=0)
+    build(tmp_path / "images", store, annotations=drawn_folder / "gt", size=96, workers=0)
     script = tmp_path / "ddp.py"
     script.write_text(DDP)
     out = tmp_path / "out"

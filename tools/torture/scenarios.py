@@ -56,6 +56,7 @@ def judge(
         partial = path == ".store.ocrs.partial" and outcome.command.split()[0] in (
             "build",
             "add-view",
+            "convert",
         )
         if outcome.code and (partial or (Path(path).name.startswith(".") and outcome.code < 0)):
             continue  # for the next run to use or to remove
