@@ -18,7 +18,7 @@ from ocrstore.annotation import Problem
 from ocrstore.errors import SourceError
 from ocrstore.keys import path_of, shown
 from ocrstore.sources.dialect import Entry
-from ocrstore.sources.pictures import FoundFile, Listing
+from ocrstore.sources.pictures import FoundFile, Listing, is_picture_name
 
 NAMES: dict[str, tuple[str, ...]] = {
     "image": ("image", "img", "picture", "jpg"),
@@ -89,9 +89,14 @@ def _column(file: Path, column: str, group: int, mtime_ns: int) -> Any:
 
 
 def find_parquet(place: Path) -> list[Path]:
-    """Return the parquet files of a file or a folder (Hugging Face: in `data/`)."""
+    """Return the parquet files of a file or a folder (Hugging Face: in `data/`).
+
+    None of a folder that has pictures as well: there they are something else, such as an index.
+    """
     if place.is_file():
         return [place] if place.suffix.lower() == ".parquet" else []
+    if place.is_dir() and any(is_picture_name(path.name) for path in place.iterdir()):
+        return []
     found = sorted(path for path in place.glob("*.parquet"))
     return found or sorted(path for path in place.glob("data/*.parquet"))
 

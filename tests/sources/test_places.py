@@ -265,6 +265,12 @@ def test_columns_with_other_names(tmp_path):
         open_source(tmp_path / "a.parquet", columns_map={"colour": "x"})
 
 
+def test_an_index_among_pictures_is_no_source(folder):
+    """A folder with pictures is read as such, whatever tables lie beside them."""
+    pq.write_table(pa.table({"image": [b"x"]}), folder / "index.parquet")
+    assert open_source(folder).keys == tuple(NAMES)
+
+
 # ---- Python ----
 
 
