@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from ocrstore.problems import BUILD_KINDS
@@ -27,4 +28,5 @@ def test_the_documented_recipe_is_the_default():
     described = yaml.safe_load(block)
     assert Recipe.from_json(described) == Recipe.make(preset=DEFAULT_PRESET)
     assert described.keys() - {"targets"} == Recipe().to_json().keys() - {"map_algorithm"}
+    pytest.importorskip("albumentations")
     assert Recipe.make(pipeline=yaml.safe_load(node)).size == (640, 640)
