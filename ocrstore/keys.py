@@ -1,4 +1,4 @@
-r"""Sample keys: file names as valid Unicode, and back.
+r"""Sample keys: file names as valid Unicode, and back; lists of keys, shares of them, foreign text.
 
 A key is the picture's path relative to the images folder with `/` between its parts. File names may
 hold bytes that are no UTF-8; a key may not. So in a key a backslash is written `\\`, a byte that
