@@ -17,6 +17,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from loader_augmented import Files
-from loader_contenders import BATCH, MIN_SECONDS, Rate, Watch
+from loader_augmented import Files, cpu_seconds
+from loader_contenders import BATCH, MIN_SECONDS, Rate
 from loader_presets import Contender
 
 import ocrstore
@@ -59,12 +60,13 @@ class Batches:
 
     def run(self) -> Rate:
         """Consume whole epochs for at least half a second."""
-        watch, epochs = Watch(), 0
-        while not epochs or watch.seconds() < MIN_SECONDS:
+        started, spent, seen = time.perf_counter(), cpu_seconds(self.batches), 0
+        while not seen or time.perf_counter() - started < MIN_SECONDS:
             for _ in self.batches:
                 pass
-            epochs += 1
-        return watch.rate(epochs * self.samples)
+            seen += self.samples
+        seconds = time.perf_counter() - started
+        return Rate(seen / seconds, seen / (cpu_seconds(self.batches) - spent))
 
 
 class JpegOnly:
@@ -165,7 +167,7 @@ def compare(contenders: dict[str, Any], others: dict[str, Any], rounds: int, thr
                 rates[name].append(rate)
     for name, found in rates.items():
         print(f"{name:32} {statistics.median(rate.clock for rate in found):7.0f} samples/s")
-    print("\nratios by the clock (least and most), by processor time without that of workers")
+    print("\nratios by the clock (least and most), by processor time")
     for other in others:
         for name in contenders:
             pairs = list(zip(rates[name], rates[other], strict=True))
