@@ -72,8 +72,8 @@ whole_file
 viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : errors format interrupts keys machine packages schema version whole_file \
-| annotation building dbnet decode evaluation exporting inspection maps metadata pipeline \
-pipeline_json problems recipe report sources store targets torch verification viewer views
+| annotation building catalog dbnet decode evaluation exporting inspection maps metadata \
+pipeline pipeline_json problems recipe report sources store targets torch verification viewer views
 __main__      : interrupts | cli
 __init__      : errors version | building display exporting format packages recipe sources store \
 verification

@@ -168,12 +168,16 @@ def build(
         )
         if announce is not None:
             announce(plan)
-        options = replace(options, progress=progress)
-        if isinstance(plan, DatasetPlan):
-            return execute_dataset(plan, options)
-        return execute(plan, options)
+        return carry_out(plan, replace(options, progress=progress))
     finally:
         spool.unlink(missing_ok=True)
+
+
+def carry_out(plan: BuildPlan | DatasetPlan, options: Options) -> BuildReport:
+    """Carry out a plan: of one store, or of a data set of many."""
+    if isinstance(plan, DatasetPlan):
+        return execute_dataset(plan, options)
+    return execute(plan, options)
 
 
 def dataset_request(
@@ -352,6 +356,10 @@ def prepare(
     if catalog is not None and told is not None and not force:
         codecs = {name: column.codec for name, column in catalog.columns.items()}
         recipe = recipe.with_codecs({**codecs, **told})
+    if catalog is not None:  # recipes have no order, stores have: new shards are as the old ones
+        order = {name: place for place, name in enumerate(catalog.columns)}
+        columns = sorted(recipe.columns, key=lambda c: order.get(c.name, len(order)))
+        recipe = replace(recipe, columns=tuple(columns))
     asked = View(view or recipe.view_name, recipe, default=True)
     if dataset is not None:
         shards = plan_dataset(
