@@ -72,8 +72,8 @@ whole_file
 viewer        : annotation errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : errors format interrupts keys machine packages schema version whole_file \
-| annotation building dbnet decode evaluation exporting inspection maps metadata pipeline \
-pipeline_json problems recipe report sources store targets torch verification viewer views
+| annotation building catalog dbnet decode evaluation exporting inspection maps metadata \
+pipeline pipeline_json problems recipe report sources store targets torch verification viewer views
 __main__      : interrupts | cli
 __init__      : errors version | building display exporting format packages recipe sources store \
 verification
@@ -91,6 +91,7 @@ PLACES = {
     "starlette": ("viewer",),
     "uvicorn": ("viewer",),
     "duckdb": ("viewer",),
+    "ray": ("building",),
 }
 """Packages that only these folders import, inside of functions, too."""
 

@@ -174,15 +174,24 @@ def build(
         )
         if announce is not None:
             announce(plan)
-        options = replace(options, progress=progress)
-        if isinstance(plan, DatasetPlan):
-            return execute_dataset(plan, options, engine=choose_engine(on))
-        return execute(plan, options)
+        return carry_out(plan, replace(options, progress=progress), on=on)
     finally:
         spool.unlink(missing_ok=True)
 
 
-def choose_engine(on: str | None) -> Engine:
+def carry_out(
+    plan: BuildPlan | DatasetPlan, options: Options, *, on: str | None = None
+) -> BuildReport:
+    """Carry out a plan: of one store, or of a data set of many, which may be made on a cluster."""
+    engine = _engine(on)
+    if isinstance(plan, DatasetPlan):
+        return execute_dataset(plan, options, engine=engine)
+    if on is not None:
+        raise SchemaError(f"on={on!r}: a cluster makes shards; give --shard-size, too")
+    return execute(plan, options)
+
+
+def _engine(on: str | None) -> Engine:
     """Return what runs the tasks of a build: this machine, "ray", or "ray:ADDRESS"."""
     name, _, address = (on or "").partition(":")
     if name not in ("", "ray"):
@@ -370,6 +379,10 @@ def prepare(
     if catalog is not None and told is not None and not force:
         codecs = {name: column.codec for name, column in catalog.columns.items()}
         recipe = recipe.with_codecs({**codecs, **told})
+    if catalog is not None:  # recipes have no order, stores have: new shards are as the old ones
+        order = {name: place for place, name in enumerate(catalog.columns)}
+        columns = sorted(recipe.columns, key=lambda c: order.get(c.name, len(order)))
+        recipe = replace(recipe, columns=tuple(columns))
     asked = View(view or recipe.view_name, recipe, default=True)
     if dataset is not None:
         shards = plan_dataset(

@@ -28,6 +28,7 @@ from ocrstore.building.run import (
     foreign_code,
 )
 from ocrstore.building.shard import (
+    ATTEMPT,
     SHARD,
     Failed,
     Made,
@@ -38,7 +39,7 @@ from ocrstore.building.shard import (
     find_shard,
 )
 from ocrstore.building.view_size import SAMPLES, Scene, measure_views, spread
-from ocrstore.catalog import CATALOG, Catalog, Shard, write_catalog
+from ocrstore.catalog import CATALOG, Catalog, Shard, read_catalog, write_catalog
 from ocrstore.decode import DECODER_FAMILIES
 from ocrstore.errors import (
     CorruptStoreError,
@@ -46,6 +47,7 @@ from ocrstore.errors import (
     SourceError,
     StoreExistsError,
     WriteError,
+    cannot_write,
 )
 from ocrstore.format.lock import FileLock
 from ocrstore.metadata import build_record, checked_build, diff_json
@@ -107,6 +109,31 @@ class DatasetPlan:
     build: Mapping[str, Any]
     """The record for the catalog, without problems."""
     request: DatasetRequest
+
+    @property
+    def unfinished(self) -> None:
+        """None: shards are finished, or made again."""
+        return
+
+    @property
+    def obstacle(self) -> str:
+        """Empty: there is nothing to resume."""
+        return ""
+
+    def shards_to_json(self) -> dict[str, Any]:
+        """Describe which shards there will be, and which have to be made."""
+        return {
+            "shards": len(self.jobs),
+            "sample_nbytes": self.build["sample_nbytes"],
+            "shards_to_make": [
+                {"bucket": job.bucket, "pictures": len(job.source)} for job in self.waiting
+            ],
+        }
+
+    @property
+    def frames(self) -> FrameRule:
+        """How the frame of polygons is chosen."""
+        return self.jobs[0].frames
 
     @property
     def waiting(self) -> list[ShardJob]:
@@ -215,7 +242,7 @@ def plan_dataset(
         old,
         jobs,
         found,
-        _reasons(old, jobs, found, removed),
+        _reasons(old, request, jobs, found, removed),
         removed,
         mistaken,
         lost,
@@ -260,10 +287,22 @@ def _base_of(bucket: str, bases: Mapping[str, str]) -> str | None:
 
 
 def _reasons(
-    old: Catalog | None, jobs: Sequence[ShardJob], found: Mapping[str, Shard], removed: int
+    old: Catalog | None,
+    request: DatasetRequest,
+    jobs: Sequence[ShardJob],
+    found: Mapping[str, Shard],
+    removed: int,
 ) -> tuple[str, ...]:
     lines = [] if old else ["there is no catalog yet"]
-    lines.append(f"{len(jobs)} shards, {len(found)} of them up to date")
+    mine = request.mine(jobs)
+    part = f", {len(mine)} in part {request.part[0]}/{request.part[1]}" if request.part else ""
+    lines.append(f"{len(jobs)} shards{part}, {len(found)} of them up to date")
+    waiting = [job for job in mine if job.bucket not in found]
+    if waiting:
+        names = ", ".join(job.bucket or "all" for job in waiting[:_NAMED])
+        names += ", ..." if len(waiting) > _NAMED else ""
+        pictures = sum(len(job.source) for job in waiting)
+        lines.append(f"{len(waiting)} to be made, with {pictures} pictures (buckets {names})")
     if removed:
         lines.append(f"{removed} removed picture{'' if removed == 1 else 's'}")
     return tuple(lines)
@@ -406,6 +445,7 @@ def _read_shards(
             )
         report.samples += shard.samples
         report.nbytes += shard.nbytes
+        report.shards += 1
         report.polygons += int(polygons.counts.sum())
         report.ignored_polygons += int(polygons.ignored.sum())
         report.problems += problems
@@ -449,3 +489,36 @@ def _commit(
     path = plan.target / CATALOG
     if plan.old is None or path.read_bytes() != catalog.to_json():
         write_catalog(catalog)
+
+
+def collect_garbage(folder: Path, *, dry_run: bool = False) -> dict[str, int]:
+    """Remove the shards that the catalog does not name, and what killed attempts left.
+
+    Only files with names that builds give are looked at.
+
+    Returns:
+        The names of the files with their bytes.
+
+    Raises:
+        NotAStoreError: There is no catalog.
+        StoreBusyError: A build is at work.
+    """
+    place = Path(read_catalog(folder).folder)
+    lock = FileLock(place / LOCK, create=True, store=place)
+    try:
+        named = {shard.name for shard in read_catalog(folder).shards}  # as it is under the lock
+        found = {
+            path.name: path.stat().st_size
+            for path in sorted(place.iterdir())
+            if path.name not in named
+            and (SHARD.fullmatch(path.name) or ATTEMPT.fullmatch(path.name))
+            and path.is_file()
+            and not path.is_symlink()
+        }
+        for name in () if dry_run else found:
+            (place / name).unlink()
+    except OSError as exc:
+        raise cannot_write(str(place), exc) from exc
+    finally:
+        lock.release()
+    return found

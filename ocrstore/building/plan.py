@@ -119,6 +119,10 @@ class BuildPlan:
             return ""
         return not_its_folder(len(self.old), self.source.images or "these samples")
 
+    def shards_to_json(self) -> dict[str, Any]:
+        """Return nothing: this is one store."""
+        return {}
+
     @property
     def obstacle(self) -> str:
         """Why the interrupted build cannot be resumed; empty if it can."""

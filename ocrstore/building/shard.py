@@ -97,8 +97,8 @@ def build_shard(job: ShardJob) -> Made:
         give_targets(name)
     folder = Path(job.folder)
     before = _hashes(job)
-    there = _find(job, before)
-    if there is not None and not job.force:
+    there = None if job.force else _find(job, before)
+    if there is not None:
         return Made(there)
     attempt = folder / f".{job.bucket or 'all'}-{secrets.token_hex(8)}.attempt.ocrs"
     plan = plan_shard(
