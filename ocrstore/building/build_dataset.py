@@ -379,7 +379,7 @@ def execute_dataset(
         report.problems += [
             Problem(
                 "shard-failed",
-                f"shard {one.bucket or 'all'} was not made, so no catalog was written: {one.reason}",
+                f"shard {one.bucket or 'all'} not made, so no catalog was written: {one.reason}",
             )
             for one in failed
         ]

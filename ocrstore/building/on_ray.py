@@ -6,6 +6,7 @@ Ray's object store. Ray runs a task of a machine or process that died again, els
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ def run_on_ray(
     mine = not ray.is_initialized()
     if mine:
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="warning")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
         except (ConnectionError, ValueError, RuntimeError) as exc:
             raise SchemaError(f"no Ray cluster at {address or 'RAY_ADDRESS'}: {exc}") from exc
     try:

@@ -1,5 +1,6 @@
 """Builds on a Ray cluster of two nodes on this machine: nodes, tasks and pictures that die."""
 
+import logging
 import os
 import threading
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.catalog import read_catalog
+from ocrstore.building.build_dataset import collect_garbage
+from ocrstore.catalog import CATALOG, read_catalog
 from ocrstore.errors import SchemaError, SourceError
 from tests.building.conftest import QUADS, Dataset
 from tests.waiting import wait_until
@@ -60,7 +62,7 @@ def cluster(faults):
         patched.syspath_prepend(faults)
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
         nodes.add_node(num_cpus=1)
-        ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
+        ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.ERROR)
         yield nodes
         ray.shutdown()
         nodes.shutdown()
@@ -108,7 +110,9 @@ def test_equal_to_a_local_build(cluster, pictures):
     """Same catalog; the second time there is nothing to do, and no cluster is needed for it."""
     told = []
     report = build(pictures, "ray", progress=told.append)
-    assert report.ok and report.samples == 30 and len(read_catalog(pictures.root / "ray").shards) > 3
+    assert (
+        report.ok and report.samples == 30 and len(read_catalog(pictures.root / "ray").shards) > 3
+    )
     assert told[-1].total == 30
     build(pictures, "local", on=None)
     assert same(pictures, "ray", "local")
@@ -131,6 +135,10 @@ def test_a_node_dies_midway(cluster, pictures, faults):
     (faults / "wish").write_text("work")
     build(pictures, "local", on=None)
     assert report.ok and same(pictures, "ray", "local")
+    collect_garbage(pictures.root / "ray")
+    names = {shard.name for shard in read_catalog(pictures.root / "ray").shards}
+    left = {path.name for path in (pictures.root / "ray").iterdir()}
+    assert left - {".dataset.lock"} == {CATALOG, *names}
 
 
 def test_a_task_dies_once(cluster, pictures, faults):
