@@ -255,24 +255,19 @@ class ResumableSampler(DistributedSampler[Any]):
                 places = left[slice(*np.searchsorted(left, (first, first + size)))]
                 draws = len(places)
             piece = places[world.share(node, len(places), turn)]
-            if draws != len(places):  # the set is not drawn exactly once in each epoch
+            if draws != len(places):
+                # epochs draw one part after the other of the same order, and then from its start
                 wanted = world.share(node, draws, turn)
-                seed = (self.seed, number, node)
                 piece = piece if len(piece) else places
-                chosen = self._next_of_passes(sequence[piece], wanted.stop - wanted.start, seed)
-                piece = np.sort(piece[chosen])
+                order, _ = self._arrange(
+                    sequence[piece], np.random.default_rng((self.seed, number, node))
+                )
+                each = wanted.stop - wanted.start
+                drawn = np.arange(self.epoch * each, (self.epoch + 1) * each) % len(piece)
+                piece = np.sort(piece[order[drawn]])
             yield piece
             first += size
             turn += draws
-
-    def _next_of_passes(self, rows: IntArray, draws: int, seed: tuple[int, ...]) -> IntArray:
-        """Return the places of the rows to draw in this epoch, of passes with each row once."""
-        skipped, first = divmod(self.epoch * draws, len(rows))
-        passes = [
-            self._arrange(rows, np.random.default_rng((*seed, number)))[0]
-            for number in range(skipped, skipped - (-(first + draws) // len(rows)))
-        ]
-        return np.concatenate([np.empty(0, np.int64), *passes])[first : first + draws]
 
     def _share(self, order: Order) -> IntArray:
         """Return what this rank draws of the order of its node."""
@@ -450,11 +445,11 @@ class WindowShuffleSampler(ResumableSampler):
     def _arrange(self, rows: IntArray, random: np.random.Generator) -> tuple[IntArray, IntArray]:
         firsts = np.array([first for first, _ in self._source.row_groups], np.int64)
         groups, group = np.unique(np.searchsorted(firsts, rows, "right") - 1, return_inverse=True)
-        _, shard = np.unique(
+        shards, shard = np.unique(
             np.searchsorted(self._shards, firsts[groups], "right"), return_inverse=True
         )
         # shards in random order, `window` at a time, and the groups of these in random order
-        block = random.permutation(len(groups))[shard] // self.window
+        block = random.permutation(len(shards))[shard] // self.window
         turn = np.empty(len(groups), np.int64)
         turn[np.lexsort((random.permutation(len(groups)), block))] = np.arange(len(groups))
         window = turn[group] // self.window
@@ -499,8 +494,8 @@ def _samples_of_sets(sizes: list[int], shares: dict[str, float], samples: int | 
     """Return how many samples of each set an epoch has; exact shares, by largest remainder."""
     if not shares and samples is None:
         return sizes
-    # as they are written: 0.1 is a tenth
-    parts = [Fraction(str(share)) for share in shares.values()] or [Fraction(1)]
+    # as they are meant: 0.1 is a tenth, and 1 / 3 a third
+    parts = [Fraction(share).limit_denominator(10**6) for share in shares.values() or [1.0]]
     whole = sum(parts)
     for name, size in zip(shares or ["the data set"], sizes, strict=True):
         if not size:
