@@ -28,14 +28,32 @@ class _StoreOrShare(click.Path):
         return share
 
 
+class _StoreAndShare(click.ParamType):
+    """Argument type: a store, and its share of an epoch or None."""
+
+    name = "store"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a path and a float or None."""
+        path, sign, share = value.rpartition("=")
+        if not sign or Path(value).exists():
+            return STORE.convert(value, param, ctx), None
+        try:
+            return STORE.convert(path, param, ctx), float(share)
+        except ValueError:
+            self.fail(f"{value}: its share {share!r} is not a number.", param, ctx)
+
+
 @click.command("train")
-@click.argument("store", type=STORE)
+@click.argument(
+    "stores", type=_StoreAndShare(), nargs=-1, required=True, metavar="STORE[=SHARE]..."
+)
 @click.option(
     "--val",
     type=_StoreOrShare(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE|SHARE",
-    help="Store to measure H-mean on, or a share of the training store such as 0.1, which is then "
-    "not trained on [default: the training store].",
+    help="Store to measure H-mean on, or a share of the training stores such as 0.1, which is then "
+    "not trained on [default: the training stores].",
 )
 @click.option(
     "--out",
@@ -45,6 +63,11 @@ class _StoreOrShare(click.Path):
 )
 @click.option("--view", help="View to train from [default: the store's default view].")
 @click.option("--epochs", type=COUNT, default=50, show_default=True)
+@click.option(
+    "--samples",
+    type=COUNT,
+    help="Samples of an epoch [default: all; of sets with shares, until one of them is used up].",
+)
 @click.option("--batch-size", type=COUNT, default=16, show_default=True, help="For each device.")
 @click.option(
     "--workers", type=click.IntRange(0), default=2, show_default=True, help="Loader processes."
@@ -132,14 +155,17 @@ class _StoreOrShare(click.Path):
     help="Where curves go; repeatable [default: csv, and tensorboard if it is installed].",
 )
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
-def train_command(store: Path, **options: Any) -> int:
-    """Train DBNet from a store; writes best.ckpt, last.ckpt, logs and pictures into a folder.
+def train_command(stores: tuple[tuple[Path, float | None], ...], **options: Any) -> int:
+    """Train DBNet from stores; writes best.ckpt, last.ckpt, logs and pictures into a folder.
+
+    Several stores are mixed by shares that add up to 1, or trained on as one without shares.
 
     \b
     Examples:
       ocrstore train train.ocrs --val val.ocrs --epochs 50 --out runs/a
       ocrstore train train.ocrs --val val.ocrs --out runs/a --resume runs/a/last.ckpt
       ocrstore train all.ocrs --val 0.1 --out runs/a --logger wandb
+      ocrstore train synth.ocrs=0.3 icdar.ocrs=0.7 --val val.ocrs --out runs/a
       ocrstore train train.ocrs --val val.ocrs --out runs/b --pretrained resnet18 --augment
     """
     with explain_missing("train"):
@@ -174,6 +200,12 @@ def train_command(store: Path, **options: Any) -> int:
         backbone=pretrained or backbone, width=options.pop("width"), inner=options.pop("inner")
     )
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
+    train: Any = [path for path, _ in stores]
+    shares = [share for _, share in stores]
+    if shares != [None] * len(shares):
+        if None in shares:
+            raise click.UsageError("Give every store a share (STORE=0.3), or none.")
+        train = {str(path): share for path, share in stores}
     quiet, force = is_quiet(), options.pop("force")
     loggers = options.pop("loggers") or None
     params = TrainParams(accelerator=accelerator, devices=devices, **options)
@@ -184,7 +216,7 @@ def train_command(store: Path, **options: Any) -> int:
         )
     try:
         done = fit(
-            store,
+            train,
             **places,
             model=model,
             params=params,
@@ -205,7 +237,7 @@ def train_command(store: Path, **options: Any) -> int:
         epochs = f"{done.epochs} epoch{'s' * (done.epochs != 1)}"
         out = console()
         out.print(f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {shown(done.best)}")
-        measured = places["val"] if isinstance(places["val"], Path) else store
+        measured = places["val"] if isinstance(places["val"], Path) else stores[0][0]
         out.print(
             f"[dim]next: ocrstore eval {shown(measured)} --checkpoint {shown(done.best)} --sweep\n"
             f"      ocrstore predict PICTURES --checkpoint {shown(done.best)} --out boxes --draw[/]"

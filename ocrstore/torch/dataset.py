@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import itertools
 import logging
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Path = str | os.PathLike[str]
+Paths = Path | Sequence[Path] | Mapping[str, float]
 
 
 class OCRStoreDataset(Dataset[Sample]):
@@ -82,7 +84,9 @@ class OCRStoreDataset(Dataset[Sample]):
         """Open stores.
 
         Args:
-            paths: A path, several, or a pattern such as `"train-*.ocrs"`.
+            paths: A path, several, or a pattern such as `"train-*.ocrs"`; or a dict from paths to
+                the shares that they have in an epoch of training, such as `{"synth.ocrs": 0.3,
+                "icdar.ocrs": 0.7}`. The data set has all their rows; the samplers obey the shares.
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
             expect: The recipe (or its fingerprint) that must have made the view; a recipe may
@@ -124,6 +128,9 @@ class OCRStoreDataset(Dataset[Sample]):
             )
         names = None if columns is None else tuple(columns)
         view_name = None if view is None else str(view)
+        self.shares = _check_shares(paths)
+        """The share of each set in an epoch of training; empty if sets are not mixed."""
+        found = [expand(path) for path in self.shares] or [expand(paths)]
         self.views = tuple(
             open_view(
                 path,
@@ -134,7 +141,7 @@ class OCRStoreDataset(Dataset[Sample]):
                 normalize=normalize,
                 numpy=numpy,
             )
-            for path in expand(paths)
+            for path in itertools.chain(*found)
         )
         for opened in self.views:
             if normalize:
@@ -148,6 +155,9 @@ class OCRStoreDataset(Dataset[Sample]):
         self._map_params = map_params
         self._targets = targets
         self._prepare()
+        ends = np.cumsum([0, *map(len, found)])
+        self.sets = list(itertools.pairwise(self._starts[ends].tolist()))
+        """[first, last) of the rows of each set; there is one if sets are not mixed."""
         names_in_use = ", ".join(self.views[0].names)
         _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
 
@@ -307,6 +317,11 @@ class OCRStoreDataset(Dataset[Sample]):
             found += [(start + first, start + last) for first, last in view.row_groups()]
         return found
 
+    @property
+    def shards(self) -> list[tuple[int, int]]:
+        """Return [first, last) of the rows of each store."""
+        return list(itertools.pairwise(self._starts.tolist()))
+
     def read_ahead(self, rows: npt.NDArray[np.int64]) -> None:
         """Read rows into the page cache in the background."""
         for view, _, store_rows in self._refs(rows).groups():
@@ -373,6 +388,8 @@ class OCRStoreDataset(Dataset[Sample]):
             "fuse": self._fuse,
             "map_params": self._map_params,
             "targets": self._targets,
+            "shares": self.shares,
+            "sets": self.sets,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -381,6 +398,8 @@ class OCRStoreDataset(Dataset[Sample]):
         self._fuse = state["fuse"]
         self._map_params = state["map_params"]
         self._targets = state["targets"]
+        self.shares = state["shares"]
+        self.sets = state["sets"]
         self._prepare()
 
 
@@ -417,6 +436,19 @@ def expand(paths: Paths) -> list[str]:
     if not found:
         raise NotAStoreError("no store was given: expected a path, several, or a pattern.")
     return found
+
+
+def _check_shares(paths: Paths) -> dict[str, float]:
+    """Return the shares of a dict of sets; an empty dict for anything else."""
+    if not isinstance(paths, Mapping):
+        return {}
+    shares = dict(paths)
+    for path, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise ValueError(f"{path}: its share is {share!r}: expected a number between 0 and 1")
+    if abs(sum(shares.values()) - 1) > 1e-6:
+        raise ValueError(f"the shares {shares} add up to {sum(shares.values()):g}: expected 1")
+    return shares
 
 
 def _check_alike(
