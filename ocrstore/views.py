@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -194,7 +194,18 @@ class StoredView:
         }
 
 
-def stored_views(store: Store) -> tuple[StoredView, ...]:
+class Described(Protocol):
+    """What has views: a store, or the catalog of a data set of many stores."""
+
+    @property
+    def path(self) -> str: ...  # noqa: D102  # as in `Store`, and so below
+    @property
+    def columns(self) -> Mapping[str, Column]: ...  # noqa: D102
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+
+def stored_views(store: Described) -> tuple[StoredView, ...]:
     """Read the views of a store, the default one first; none if it was not built from pictures.
 
     Raises:
@@ -289,7 +300,7 @@ def view_matrices(store: Store, column: str, row: int) -> tuple[Matrix, Matrix]:
     return forward, inverse
 
 
-def _check_column(store: Store, logical: str, column: str, where: str) -> None:
+def _check_column(store: Described, logical: str, column: str, where: str) -> None:
     spec = store.columns.get(column)
     if spec is None:
         raise wrong(where, "the name of a column of the store", column)
