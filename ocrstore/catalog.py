@@ -6,6 +6,7 @@ opening it, and has once what all of them share: columns and views.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -67,6 +68,8 @@ class Catalog:
     shards: tuple[Shard, ...]
     build: Mapping[str, Any]
     """What the build recorded for the next one."""
+    fingerprint: str = ""
+    """The sha256 of the file that it was read from."""
 
     @property
     def path(self) -> str:
@@ -152,7 +155,14 @@ def parse_catalog(payload: bytes, *, path: str) -> Catalog:
     names = tuple(columns)
     shards = tuple(_shard(entry, names, path) for entry in record["shards"])
     _check_buckets(shards, path)
-    return Catalog(os.path.dirname(path), columns, record["metadata"], shards, record["build"])  # noqa: PTH120  # strings throughout
+    return Catalog(
+        os.path.dirname(path),  # noqa: PTH120  # strings throughout
+        columns,
+        record["metadata"],
+        shards,
+        record["build"],
+        hashlib.sha256(payload).hexdigest(),
+    )
 
 
 def write_catalog(catalog: Catalog) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -24,6 +24,8 @@ from ocrstore.torch.memory import address_range
 from ocrstore.torch.memory.address_range import (
     MIN_MAPPED_NBYTES,
     MapLimitError,
+    Place,
+    map_places,
     map_run,
     map_together,
 )
@@ -135,6 +137,11 @@ class ColumnMemory:
 
         copy_rows(self._data, self.layout, rows, out)
 
+    def in_file(self, row: int) -> AnyArray:
+        """Return a row as a read-only array in the mapped file."""
+        layout = self.layout
+        return np.ndarray(layout.shape, layout.dtype, self._data, int(layout.offsets[row]))
+
     def _copy(self, rows: IntArray) -> AnyArray:
         out = np.empty((len(rows), *self.layout.shape), self.layout.dtype)
         self.copy(rows, out)
@@ -175,6 +182,28 @@ class ColumnMemory:
     def leased_rows(self) -> int:
         """Return how many rows of the persistent mapping are leased in this process."""
         return self._mapping.leased_rows if self._mapping and self._pid == os.getpid() else 0
+
+
+def take_together(memories: Sequence[ColumnMemory | None], rows: IntArray) -> AnyArray | None:
+    """Return rows of several files as one array, each mapped from its own; None if not possible.
+
+    Args:
+        memories: That of each row; None where rows cannot be mapped.
+        rows: The row in each memory.
+    """
+    places: list[Place] = []
+    for memory, row in zip(memories, rows.tolist(), strict=True):
+        if memory is None or memory.strategy != "leases" or not memory.layout.mappable:
+            return None
+        if memory.layout.nbytes < MIN_MAPPED_NBYTES:
+            return None
+        places.append((memory._opened().fd, int(memory.layout.offsets[row])))
+    if not places or memories[0] is None:
+        return None
+    try:
+        return map_places(places, memories[0].layout)
+    except (OSError, MapLimitError):
+        return None
 
 
 def _map(file: FileHandle, layout: RowLayout, finder: FinderName | None) -> ColumnMapping | None:
