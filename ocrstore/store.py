@@ -140,6 +140,9 @@ class StoredColumn(Generic[T]):
         """Return the stored bytes of a row or a key, such as a picture's file, without a copy."""
         row = self._check_row(row)
         self._mapping.check()
+        return self._payload(row)
+
+    def _payload(self, row: int) -> memoryview:
         start = int(self.offsets[row])
         return self._mapping.buffer[start : start + int(self.nbytes[row])]
 
@@ -210,11 +213,12 @@ class StoredColumn(Generic[T]):
         """Decode a row into `out`, C-contiguous and of the row's shape; for compressed columns.
 
         Releases the GIL and allocates nothing. After an error the content of `out` is undefined.
+        Whoever calls it has checked the file, once for all rows of a batch.
 
         Raises:
             CorruptStoreError: The row does not decode to exactly the bytes of `out`.
         """
-        decode_row_into(self.spec, self.stored(row), out, where=_Place(self, row))
+        decode_row_into(self.spec, self._payload(row), out, where=_Place(self, row))
 
     def _one(self, row: int) -> npt.NDArray[T]:
         self._mapping.check()
@@ -241,6 +245,7 @@ class StoredColumn(Generic[T]):
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
         batch = self.empty_batch(len(rows))
+        self._mapping.check()
         for position, row in enumerate(rows):
             if self.spec.is_compressed:
                 self.decode_into(row, batch[position, ...])  # an array of a scalar column, too

@@ -47,7 +47,8 @@ recipe        : errors format geometry maps metadata schema targets views | pipe
 views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
-store         : buffers errors format | decode display
+store         : buffers errors format | decode display store_set
+store_set     : catalog errors format store
 verification  : errors format store | building
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
@@ -57,8 +58,8 @@ metadata pipeline problems recipe schema shared_slots sources store targets veri
 views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
-torch         : annotation augment buffers errors keys machine metadata packages pipeline schema \
-stopwatch store targets views whole_file | display maps recipe shared_slots
+torch         : annotation augment buffers catalog errors format keys machine metadata packages \
+pipeline schema stopwatch store store_set targets views whole_file | display maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation augment decode errors evaluation geometry inspection keys machine \
 pipeline recipe schema sources store torch views whole_file
