@@ -10,7 +10,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, is_quiet, shown
+from ocrstore.cli.console import (
+    COUNT,
+    DATASET,
+    STORE,
+    console,
+    explain_missing,
+    fail,
+    is_quiet,
+    shown,
+)
 from ocrstore.cli.options import device_option
 
 
@@ -29,10 +38,10 @@ class _StoreOrShare(click.Path):
 
 
 @click.command("train")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option(
     "--val",
-    type=_StoreOrShare(exists=True, dir_okay=False, path_type=Path),
+    type=_StoreOrShare(exists=True, path_type=Path),
     metavar="FILE|SHARE",
     help="Store to measure H-mean on, or a share of the training store such as 0.1, which is then "
     "not trained on [default: the training store].",

@@ -1,7 +1,6 @@
 """Data sets of many stores: the catalog is read, shards are opened on first use."""
 
 import gc
-import os
 import pickle
 import shutil
 from pathlib import Path
@@ -14,8 +13,7 @@ from torch.utils.data import DataLoader
 
 import ocrstore
 from ocrstore.catalog import read_catalog, write_catalog
-from ocrstore.torch import OCRDataModule, OCRStoreDataset, WindowShuffleSampler
-from ocrstore.torch import open_views
+from ocrstore.torch import OCRDataModule, OCRStoreDataset, WindowShuffleSampler, open_views
 from ocrstore.torch.doctor import diagnose
 from tests.sharded import shard_store
 from tests.torch_.making import make_store
@@ -140,7 +138,7 @@ def test_few_shards_stay_open(folder, store_path, keys, monkeypatch):
             del batch
             assert len(dataset.views.sets[0].opened) == 2
             if Path("/proc/self/fd").exists():
-                count = len(os.listdir("/proc/self/fd"))
+                count = len(list(Path("/proc/self/fd").iterdir()))
                 before = count if before is None else before
                 assert count <= before
     finally:
@@ -209,7 +207,7 @@ def test_stores_that_differ_are_told_apart_by_catalogs(own_folder, tmp_path, oth
         OCRStoreDataset([own_folder, others])
     text = str(raised.value)
     assert str(others) in text and "recipe.size: [160, 160] -> [96, 96]" in text
-    assert 'columns.tensor.shape' in text
+    assert "columns.tensor.shape" in text
 
 
 def test_samplers_and_modules_take_shards(folder):
@@ -231,5 +229,5 @@ def test_the_doctor_sees_all_shards(folder):
 
 def test_a_folder_without_a_catalog(tmp_path):
     """It is no data set, whatever stores are in it."""
-    with pytest.raises(ocrstore.NotAStoreError, match="there is no dataset.json"):
+    with pytest.raises(ocrstore.NotAStoreError, match=r"there is no dataset\.json"):
         OCRStoreDataset(tmp_path)
