@@ -15,6 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import xxhash
+
 from ocrstore.errors import NotAStoreError, UnsupportedFormatError, corrupt
 from ocrstore.format.columns import Column
 from ocrstore.format.manifest import (
@@ -55,6 +57,10 @@ class Shard(NamedTuple):
     """(count, rows) in order: ((62, 16), (1, 8)) is 62 groups of 16 rows and one of 8."""
     column_nbytes: Mapping[str, int]
     """The stored bytes of each column."""
+
+    def holds(self, key: str) -> bool:
+        """Return whether a key is in the shard's bucket."""
+        return f"{xxhash.xxh3_64_intdigest(key.encode()):064b}".startswith(self.bucket)
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,9 @@ def measure_many(many: Path, limit: int) -> None:
     """Print how long opening takes, and the memory of workers after some shuffled batches."""
     import resource
 
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
     started = time.perf_counter()
     dataset = OCRStoreDataset(many)
     seconds = time.perf_counter() - started

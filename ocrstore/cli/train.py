@@ -10,7 +10,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, is_quiet, shown
+from ocrstore.cli.console import (
+    COUNT,
+    DATASET,
+    STORE,
+    console,
+    explain_missing,
+    fail,
+    is_quiet,
+    shown,
+)
 from ocrstore.cli.options import device_option
 
 
@@ -28,7 +37,7 @@ class _StoreOrShare(click.Path):
         return share
 
 
-class _StoreAndShare(click.ParamType):
+class _StoreAndShare(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
     """Argument type: a store, and its share of an epoch or None."""
 
     name = "store"
@@ -37,9 +46,9 @@ class _StoreAndShare(click.ParamType):
         """Return a path and a float or None."""
         path, sign, share = value.rpartition("=")
         if not sign or Path(value).exists():
-            return STORE.convert(value, param, ctx), None
+            return DATASET.convert(value, param, ctx), None
         try:
-            return STORE.convert(path, param, ctx), float(share)
+            return DATASET.convert(path, param, ctx), float(share)
         except ValueError:
             self.fail(f"{value}: its share {share!r} is not a number.", param, ctx)
 
@@ -50,7 +59,7 @@ class _StoreAndShare(click.ParamType):
 )
 @click.option(
     "--val",
-    type=_StoreOrShare(exists=True, dir_okay=False, path_type=Path),
+    type=_StoreOrShare(exists=True, path_type=Path),
     metavar="FILE|SHARE",
     help="Store to measure H-mean on, or a share of the training stores such as 0.1, which is then "
     "not trained on [default: the training stores].",

@@ -290,9 +290,10 @@ class OCRStoreDataset(Dataset[Sample]):
             return RowRefs(self.views, rows)
         store_of = np.searchsorted(self._starts, rows, "right") - 1
         store_rows = rows - self._starts[store_of]
-        used, store_of = np.unique(store_of, return_inverse=True)
-        views = [self.views[number] for number in used.tolist()] or [self.views[0]]
-        several = store_of if len(views) > 1 else None
+        numbers = store_of.tolist()
+        used = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+        views = [self.views[number] for number in used] or [self.views[0]]
+        several = np.array([used[number] for number in numbers]) if len(views) > 1 else None
         return RowRefs(views, store_rows, store_of=several, dataset_rows=rows)
 
     def _locate(self, row: int) -> tuple[StoreView, int]:

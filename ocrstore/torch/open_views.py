@@ -13,7 +13,6 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from ocrstore.catalog import Catalog, find_catalog, read_catalog
@@ -43,6 +42,7 @@ class ShardedView(ViewOutline):
         """The samples of each shard."""
         self.opened: OrderedDict[int, StoreView] = OrderedDict()
         """Shards that are open, at most `max_open()`; the last used one is last."""
+        self._max_open = max_open()
         self._probes = ProbeSchedule()
 
     def __len__(self) -> int:
@@ -50,11 +50,13 @@ class ShardedView(ViewOutline):
 
     def shard(self, number: int) -> StoreView:
         """Return the view of a shard, opened before or now."""
-        # single steps without a lock: a thread of the parent might hold it at a fork
-        found = self.opened.pop(number, None) or self._open(number)
-        self.opened[number] = found
-        while len(self.opened) > max_open():
-            self.opened.popitem(last=False)
+        found = self.opened.get(number)
+        if found is None or len(self.lengths) > self._max_open:
+            # single steps without a lock: a thread of the parent might hold it at a fork
+            found = self.opened.pop(number, None) or self._open(number)
+            self.opened[number] = found
+            while len(self.opened) > self._max_open:
+                self.opened.popitem(last=False)
         return found
 
     def _open(self, number: int) -> StoreView:
@@ -109,8 +111,9 @@ class Views(Sequence[StoreView]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[each] for each in range(len(self))[number]]
-        number = range(len(self))[number]
-        place = bisect.bisect_right(self._ends, number)
+        if not 0 <= number < self._ends[-1]:
+            number = range(len(self))[number]  # raises an IndexError, or counts from the end
+        place = bisect.bisect_right(self._ends, number) if len(self._ends) > 1 else 0
         return self.sets[place].shard(number - (self._ends[place - 1] if place else 0))
 
 
@@ -119,7 +122,6 @@ _recent: OrderedDict[ViewRef, ViewSet] = OrderedDict()
 """Those that were opened for a batch, kept open for the next one."""
 
 
-@lru_cache(maxsize=1)
 def max_open() -> int:
     """Return how many shards of a data set a process keeps open.
 

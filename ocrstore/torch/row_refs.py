@@ -148,7 +148,7 @@ class RowRefs:
         self.dataset_rows = store_rows if dataset_rows is None else dataset_rows
         names = self.views[0].names
         for view in self.views[1:]:
-            if view.names != names:
+            if view.names is not names:
                 names = tuple(name for name in names if name in view.columns)
         self.fields = fields_of(names)
 
@@ -224,7 +224,7 @@ class RowRefs:
 
     def _take_together(self, field: Field) -> AnyArray:
         """Return rows of several stores as one array: mapped together if possible."""
-        self._check_views()
+        self.check()
         each = self.each()
         memories = [view.memory.get(field.column) for view, _ in each]
         mapped = take_together(memories, self.store_rows)
@@ -235,7 +235,10 @@ class RowRefs:
         return out
 
     def copy(self, field: Field, target: torch.Tensor) -> bool:
-        """Copy the rows into a tensor; return False if it has another dtype or device."""
+        """Copy the rows into a tensor; return False if it has another dtype or device.
+
+        Call `check` before: once for all fields, because a batch of many shards has many files.
+        """
         if target.device.type != "cpu" or target.dtype != self.torch_dtype(field):
             return False
         self._copy(field, target.numpy())
@@ -248,7 +251,6 @@ class RowRefs:
         if self.store_of is None:
             self.views[0].copy(field.column, self.store_rows, out)
             return
-        self._check_views()
         sources: list[Source] = [view.source(field.column, row) for view, row in self.each()]
         fill_rows(sources, out)
 
@@ -262,10 +264,11 @@ class RowRefs:
 
     def _stored_rows(self, field: Field) -> list[AnyArray]:
         """Return the rows where they lie in the file, decoded if they have a codec."""
-        self._check_views()
+        self.check()
         return [view.column(field.column)[row] for view, row in self.each()]
 
-    def _check_views(self) -> None:
+    def check(self) -> None:
+        """Raise StoreChangedError if a file was truncated, overwritten or replaced by another."""
         for view in self.views:
             view.check()
 

@@ -22,6 +22,7 @@ from ocrstore.errors import (
     StoreChangedError,
     UnknownColumnError,
 )
+from ocrstore.format.mapped_file import MappedFile
 from ocrstore.format.row_groups import group_bounds
 from ocrstore.metadata import readable_build
 from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
@@ -112,6 +113,7 @@ class StoreView(ViewOutline):
         self._handle = self._open_own()
         self._handle_pid = os.getpid()
         self._successor: Store | None = None
+        self._stored = {name: store[column] for name, column in self.columns.items()}
         self._lock = threading.Lock()
         self._probes = probes or page_cache.ProbeSchedule()
         # weak: a cycle would keep the file open until the garbage collector runs
@@ -120,7 +122,7 @@ class StoreView(ViewOutline):
             name: ColumnMemory(
                 partial(_called, open_file),
                 self._data,
-                _layout(store[column]),
+                _layout(self._stored[name]),
                 strategy=ref.strategy,
             )
             for name, column in self.columns.items()
@@ -146,7 +148,7 @@ class StoreView(ViewOutline):
 
     def column(self, name: str) -> StoredColumn[Any]:
         """Return the stored column behind a logical name."""
-        return self.store[self.columns.get(name, name)]
+        return self._stored.get(name) or self.store[name]
 
     def check(self) -> None:
         """Raise StoreChangedError if the file was truncated, overwritten or replaced by another.
@@ -164,11 +166,11 @@ class StoreView(ViewOutline):
         except FileNotFoundError:
             mapping.check()
             return  # removed, not replaced: what is mapped stays readable
-        replaced = not _is_at(status, self.store)
+        replaced = not _is_at(status, mapping)
         if replaced or status.st_size < mapping.nbytes:
             mapping.check()
         if replaced:
-            if self._successor is None or not _is_at(status, self._successor):
+            if self._successor is None or not _is_at(status, self._successor.snapshot.mapping):
                 self._check_new_file()
             return
         if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
@@ -349,12 +351,11 @@ class StoreView(ViewOutline):
             status = os.fstat(descriptor)
         except OSError:  # closed
             return False
-        return _is_at(status, self.store)
+        return _is_at(status, self._mapping)
 
 
-def _is_at(status: os.stat_result, store: Store) -> bool:
-    """Return whether a file is the one that a store was opened from."""
-    mapping = store.snapshot.mapping
+def _is_at(status: os.stat_result, mapping: MappedFile) -> bool:
+    """Return whether a file is the one that is mapped."""
     return status.st_ino == mapping.inode and status.st_dev == mapping.device
 
 
