@@ -52,13 +52,13 @@ verification  : errors format store | building
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
 # pictures into a store
-building      : annotation catalog decode errors evaluation float16 format geometry keys machine maps \
-metadata pipeline problems recipe schema shared_slots sources store targets verification version \
-views whole_file | viewer
+building      : annotation catalog decode errors evaluation float16 format geometry keys machine \
+maps metadata pipeline problems recipe schema shared_slots sources store targets verification \
+version views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
-torch         : annotation augment buffers errors format keys machine metadata packages pipeline schema \
-stopwatch store targets views whole_file | display maps recipe shared_slots
+torch         : annotation augment buffers errors format keys machine metadata packages pipeline \
+schema stopwatch store targets views whole_file | display maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation augment decode errors evaluation geometry inspection keys machine \
 pipeline recipe schema sources store torch views whole_file
