@@ -54,8 +54,8 @@ exporting     : annotation errors keys machine schema store version views whole_
 | decode geometry viewer
 # pictures into a store
 building      : annotation catalog decode errors evaluation float16 format geometry keys machine \
-maps metadata pipeline problems recipe schema shared_slots sources store targets verification version \
-views whole_file | viewer
+maps metadata pipeline problems recipe schema shared_slots sources store targets verification \
+version views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
 torch         : annotation augment buffers catalog errors format keys machine metadata packages \

@@ -476,9 +476,6 @@ def _commit(
     else:
         chosen = [scenes[key] for key in sorted(scenes)]
         report.bounds = measure_views(plan.views, chosen, tell=options.measuring)
-    report.fingerprint = hashlib.sha256(
-        "".join(shard.fingerprint for shard in ordered).encode()
-    ).hexdigest()
     catalog = Catalog(
         str(plan.target.absolute()),
         stored_columns(plan.views),
@@ -486,8 +483,9 @@ def _commit(
         ordered,
         {**plan.build, "problems": describe_problems(report.problems)},
     )
-    path = plan.target / CATALOG
-    if plan.old is None or path.read_bytes() != catalog.to_json():
+    payload = catalog.to_json()
+    report.fingerprint = hashlib.sha256(payload).hexdigest()
+    if plan.old is None or (plan.target / CATALOG).read_bytes() != payload:
         write_catalog(catalog)
 
 
