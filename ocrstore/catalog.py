@@ -15,8 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import xxhash
-
 from ocrstore.errors import NotAStoreError, UnsupportedFormatError, WriteError, corrupt
 from ocrstore.format.columns import Column
 from ocrstore.format.manifest import (
@@ -25,6 +23,7 @@ from ocrstore.format.manifest import (
     encode_json,
     parse_columns,
 )
+from ocrstore.keys import hash_of
 from ocrstore.whole_file import replaced
 
 CATALOG = "dataset.json"
@@ -60,7 +59,7 @@ class Shard(NamedTuple):
 
     def holds(self, key: str) -> bool:
         """Return whether a key is in the shard's bucket."""
-        return f"{xxhash.xxh3_64_intdigest(key.encode()):064b}".startswith(self.bucket)
+        return f"{hash_of(key):064b}".startswith(self.bucket)
 
 
 @dataclass(frozen=True)

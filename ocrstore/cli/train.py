@@ -37,25 +37,33 @@ class _StoreOrShare(click.Path):
         return share
 
 
-class _StoreAndShare(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
-    """Argument type: a store, and its share of an epoch or None."""
-
-    name = "store"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a path and a float or None."""
-        path, sign, share = value.rpartition("=")
-        if not sign or Path(value).exists():
-            return DATASET.convert(value, param, ctx), None
-        try:
-            return DATASET.convert(path, param, ctx), float(share)
-        except ValueError:
-            self.fail(f"{value}: its share {share!r} is not a number.", param, ctx)
+def _stores(
+    context: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> list[Path] | dict[str, float]:
+    """Parse stores, or all of them with a share: `synth.ocrs=0.3`."""
+    found: dict[str, str] = {}
+    for value in values:
+        path, _, share = ("", "", "") if Path(value).exists() else value.rpartition("=")
+        DATASET.convert(path or value, param, context)
+        found[path or value] = share
+    if not any(found.values()):
+        return [Path(value) for value in values]
+    if not all(found.values()):
+        raise click.UsageError("Give every store a share (STORE=0.3), or none.")
+    try:
+        return {path: float(share) for path, share in found.items()}
+    except ValueError as exc:
+        raise click.BadParameter(f"a share is not a number: {exc}") from exc
 
 
 @click.command("train")
 @click.argument(
-    "stores", type=_StoreAndShare(), nargs=-1, required=True, metavar="STORE[=SHARE]..."
+    "stores",
+    type=click.Path(),
+    nargs=-1,
+    required=True,
+    callback=_stores,
+    metavar="STORE[=SHARE]...",
 )
 @click.option(
     "--val",
@@ -164,7 +172,7 @@ class _StoreAndShare(click.ParamType):  # type: ignore[type-arg]  # generic sinc
     help="Where curves go; repeatable [default: csv, and tensorboard if it is installed].",
 )
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
-def train_command(stores: tuple[tuple[Path, float | None], ...], **options: Any) -> int:
+def train_command(stores: list[Path] | dict[str, float], **options: Any) -> int:
     """Train DBNet from stores; writes best.ckpt, last.ckpt, logs and pictures into a folder.
 
     Several stores are mixed by shares that add up to 1, or trained on as one without shares.
@@ -209,12 +217,6 @@ def train_command(stores: tuple[tuple[Path, float | None], ...], **options: Any)
         backbone=pretrained or backbone, width=options.pop("width"), inner=options.pop("inner")
     )
     places = {name: options.pop(name) for name in ("val", "out", "view", "weights", "resume")}
-    train: Any = [path for path, _ in stores]
-    shares = [share for _, share in stores]
-    if shares != [None] * len(shares):
-        if None in shares:
-            raise click.UsageError("Give every store a share (STORE=0.3), or none.")
-        train = {str(path): share for path, share in stores}
     quiet, force = is_quiet(), options.pop("force")
     loggers = options.pop("loggers") or None
     params = TrainParams(accelerator=accelerator, devices=devices, **options)
@@ -225,7 +227,7 @@ def train_command(stores: tuple[tuple[Path, float | None], ...], **options: Any)
         )
     try:
         done = fit(
-            train,
+            stores,
             **places,
             model=model,
             params=params,
@@ -246,7 +248,7 @@ def train_command(stores: tuple[tuple[Path, float | None], ...], **options: Any)
         epochs = f"{done.epochs} epoch{'s' * (done.epochs != 1)}"
         out = console()
         out.print(f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {shown(done.best)}")
-        measured = places["val"] if isinstance(places["val"], Path) else stores[0][0]
+        measured = places["val"] if isinstance(places["val"], Path) else next(iter(stores))
         out.print(
             f"[dim]next: ocrstore eval {shown(measured)} --checkpoint {shown(done.best)} --sweep\n"
             f"      ocrstore predict PICTURES --checkpoint {shown(done.best)} --out boxes --draw[/]"

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 from ocrstore.errors import (
     NotAStoreError,
     RecipeMismatchError,
+    SchemaError,
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
@@ -114,7 +115,7 @@ class OCRStoreDataset(Dataset[Sample]):
             numpy: Hand out arrays in place of tensors. They stay on the host.
 
         Raises:
-            SchemaError: `normalize`, and the store has no recipe.
+            SchemaError: `normalize`, and the store has no recipe; shares that do not add up to 1.
             RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
                 have different recipes, columns or dtypes.
         """
@@ -452,9 +453,9 @@ def _check_shares(paths: Paths) -> dict[str, float]:
     shares = dict(paths)
     for path, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-            raise ValueError(f"{path}: its share is {share!r}: expected a number between 0 and 1")
+            raise SchemaError(f"{path}: its share is {share!r}: expected a number between 0 and 1")
     if abs(sum(shares.values()) - 1) > 1e-6:
-        raise ValueError(f"the shares {shares} add up to {sum(shares.values()):g}: expected 1")
+        raise SchemaError(f"the shares {shares} add up to {sum(shares.values()):g}: expected 1")
     return shares
 
 

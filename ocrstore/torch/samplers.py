@@ -19,6 +19,8 @@ import numpy.typing as npt
 import torch.distributed as dist
 from torch.utils.data.distributed import DistributedSampler
 
+from ocrstore.errors import SchemaError
+
 Uneven = Literal["exact", "pad", "drop"]
 IntArray = npt.NDArray[np.int64]
 
@@ -499,7 +501,7 @@ def _samples_of_sets(sizes: list[int], shares: dict[str, float], samples: int | 
     whole = sum(parts)
     for name, size in zip(shares or ["the data set"], sizes, strict=True):
         if not size:
-            raise ValueError(f"{name}: no samples to draw from; leave it out")
+            raise SchemaError(f"{name}: no samples to draw from; leave it out")
     if samples is None:
         samples = min(int(size * whole / part) for size, part in zip(sizes, parts, strict=True))
     quotas = [samples * part / whole for part in parts]

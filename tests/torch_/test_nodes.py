@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from ocrstore.errors import SchemaError
 from ocrstore.torch import OCRDataModule, OCRStoreDataset, ResumableSampler, WindowShuffleSampler
 from tests.waiting import wait_until
 
@@ -230,7 +231,7 @@ def test_shares_by_largest_remainder():
         drawn = list(ResumableSampler(dataset, samples=samples))
         assert [sum(a <= row < b for row in drawn) for a, b in dataset.sets] == expected
     assert sorted(ResumableSampler(dataset, shuffle=False)) == list(range(404))
-    with pytest.raises(ValueError, match="set 0: no samples"):
+    with pytest.raises(SchemaError, match="set 0: no samples"):
         ResumableSampler(Shards([0, 5], sets=[1, 1], shares=[0.5, 0.5]))
 
 
@@ -285,7 +286,7 @@ def test_a_dict_of_stores(store_path, other_path):
     assert held_out.count("val") == len(held_out.rows("val"))
     assert OCRStoreDataset([store_path, other_path]).sets == [(0, 44)]
     for wrong in ({str(store_path): 0.3}, {str(store_path): 1.5}, {str(store_path): "all"}):
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(SchemaError, match="expected"):
             OCRStoreDataset(wrong)
 
 
