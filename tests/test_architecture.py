@@ -34,6 +34,7 @@ packages      :
 whole_file    : errors
 metadata      : errors keys | store
 problems      : annotation
+catalog       : errors format whole_file
 geometry      : errors
 # source -> decode -> recipe
 sources       : annotation errors keys problems | decode
