@@ -52,7 +52,7 @@ verification  : errors format store | building
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
 # stores in object storage
-remote        : errors
+remote        : catalog errors keys store verification whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store targets verification version \
