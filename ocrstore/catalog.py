@@ -6,6 +6,7 @@ opening it, and has once what all of them share: columns and views.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from ocrstore.format.manifest import (
     encode_json,
     parse_columns,
 )
+from ocrstore.keys import hash_of
 from ocrstore.whole_file import replaced
 
 CATALOG = "dataset.json"
@@ -55,6 +57,10 @@ class Shard(NamedTuple):
     column_nbytes: Mapping[str, int]
     """The stored bytes of each column."""
 
+    def holds(self, key: str) -> bool:
+        """Return whether a key is in the shard's bucket."""
+        return f"{hash_of(key):064b}".startswith(self.bucket)
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -67,6 +73,8 @@ class Catalog:
     shards: tuple[Shard, ...]
     build: Mapping[str, Any]
     """What the build recorded for the next one."""
+    fingerprint: str = ""
+    """The sha256 of the file that it was read from."""
 
     @property
     def path(self) -> str:
@@ -152,7 +160,14 @@ def parse_catalog(payload: bytes, *, path: str) -> Catalog:
     names = tuple(columns)
     shards = tuple(_shard(entry, names, path) for entry in record["shards"])
     _check_buckets(shards, path)
-    return Catalog(os.path.dirname(path), columns, record["metadata"], shards, record["build"])  # noqa: PTH120  # strings throughout
+    return Catalog(
+        os.path.dirname(path),  # noqa: PTH120  # strings throughout
+        columns,
+        record["metadata"],
+        shards,
+        record["build"],
+        hashlib.sha256(payload).hexdigest(),
+    )
 
 
 def write_catalog(catalog: Catalog) -> None:

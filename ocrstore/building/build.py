@@ -7,15 +7,18 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from ocrstore.building.build_dataset import (
     DatasetPlan,
     DatasetRequest,
+    Engine,
     execute_dataset,
     parts_with_stores,
     plan_dataset,
+    run_here,
 )
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.frames import decide_rule, recorded_rule
@@ -71,6 +74,7 @@ def build(
     polygons_frame: str | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
     shard_size: int | str | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
     announce: Callable[[BuildPlan | DatasetPlan], None] | None = None,
 ) -> BuildReport:
@@ -119,6 +123,8 @@ def build(
         max_pixels: Larger pictures are refused before they are decoded.
         shard_size: Write many stores of about so many bytes (or "512MB") and a catalog of them. An
             existing data set keeps its size.
+        on: "ray" makes the shards by tasks of a Ray cluster: the one that RAY_ADDRESS names, one
+            that runs on this machine, or a new one on this machine; "ray:HOST:PORT" names another.
         progress: Called after each sample.
         announce: Called with the plan before the work.
 
@@ -168,16 +174,33 @@ def build(
         )
         if announce is not None:
             announce(plan)
-        return carry_out(plan, replace(options, progress=progress))
+        return carry_out(plan, replace(options, progress=progress), on=on)
     finally:
         spool.unlink(missing_ok=True)
 
 
-def carry_out(plan: BuildPlan | DatasetPlan, options: Options) -> BuildReport:
-    """Carry out a plan: of one store, or of a data set of many."""
+def carry_out(
+    plan: BuildPlan | DatasetPlan, options: Options, *, on: str | None = None
+) -> BuildReport:
+    """Carry out a plan: of one store, or of a data set of many, which may be made on a cluster."""
+    engine = _engine(on)
     if isinstance(plan, DatasetPlan):
-        return execute_dataset(plan, options)
+        return execute_dataset(plan, options, engine=engine)
+    if on is not None:
+        raise SchemaError(f"on={on!r}: a cluster makes shards; give --shard-size, too")
     return execute(plan, options)
+
+
+def _engine(on: str | None) -> Engine:
+    """Return what runs the tasks of a build: this machine, "ray", or "ray:ADDRESS"."""
+    name, _, address = (on or "").partition(":")
+    if name not in ("", "ray"):
+        raise SchemaError(f"on={on!r}: expected 'ray' or 'ray:HOST:PORT'")
+    if not name:
+        return run_here
+    from ocrstore.building.on_ray import run_on_ray
+
+    return partial(run_on_ray, address=address or None)
 
 
 def dataset_request(

@@ -29,6 +29,7 @@ from ocrstore.building.run import (
 from ocrstore.building.shard import (
     ATTEMPT,
     SHARD,
+    Failed,
     Made,
     ShardJob,
     describe_views,
@@ -65,7 +66,7 @@ LOCK = ".dataset.lock"
 """Held by builds together, and by `gc` alone; never removed."""
 _NAMED = 5
 
-Engine = Callable[[Sequence[ShardJob], Options], Iterator[Made]]
+Engine = Callable[[Sequence[ShardJob], Options], Iterator[Made | Failed]]
 """Runs `build_shard` for jobs, somewhere, and yields the results in any order."""
 
 
@@ -340,7 +341,9 @@ def execute_dataset(
     plan.target.mkdir(parents=True, exist_ok=True)
     lock = FileLock(plan.target / LOCK, create=True, store=plan.target, shared=True)
     try:
-        made = list(engine(waiting, options)) if waiting else []
+        outcomes = list(engine(waiting, options)) if waiting else []
+        made = [one for one in outcomes if isinstance(one, Made)]
+        failed = [one for one in outcomes if isinstance(one, Failed)]
         shards = dict(plan.found) | {one.shard.bucket: one.shard for one in made}
         report = BuildReport(
             str(plan.target),
@@ -354,13 +357,20 @@ def execute_dataset(
         )
         scenes = _read_shards(plan, shards, report)
         report.reused = report.samples - report.derived
+        report.problems += [
+            Problem(
+                "shard-failed",
+                f"shard {one.bucket or 'all'} not made, so no catalog was written: {one.reason}",
+            )
+            for one in failed
+        ]
         if options.on_error == "fail" and not report.ok:
             first = next(problem for problem in report.problems if loses(problem))
             raise SourceError(
                 f"{first.message} ({first.kind}). The shards are kept, and no catalog was written; "
                 "fix it and build again, or use --on-error skip"
             )
-        if request.part is None:
+        if request.part is None and not failed:
             _commit(plan, shards, report, scenes, options)
     finally:
         lock.release()

@@ -78,6 +78,13 @@ class Made(NamedTuple):
     reused: int = 0
 
 
+class Failed(NamedTuple):
+    """A shard that could not be made, by an engine that goes on with the others."""
+
+    bucket: str
+    reason: str
+
+
 def build_shard(job: ShardJob) -> Made:
     """Make one shard and return what the catalog says of it.
 

@@ -230,6 +230,11 @@ def _shard_part(_: click.Context, __: click.Parameter, value: str | None) -> tup
     is_flag=True,
     help="Make no shard; write the catalog if all are there, else say which are missing.",
 )
+@click.option(
+    "--on",
+    metavar="ray[:HOST:PORT]",
+    help="Make the shards on a Ray cluster: RAY_ADDRESS, one on this machine, or this address.",
+)
 @source_options
 @click.option(
     "--split",
@@ -323,6 +328,7 @@ def build_command(
       ocrstore build images/ --out val.ocrs --targets mypackage.psenet:kernels
       ocrstore build images/ --out stores/ --split train=0.9,val=0.1
       ocrstore build images/ --out train/ --shard-size 512MB
+      ocrstore build images/ --out train/ --shard-size 512MB --on ray
       ocrstore build images/ --out val.ocrs --dry-run
 
     Exit code 1 if anything was left out; the report lists it.
@@ -385,12 +391,15 @@ def _build(
     shard_size: str | None,
     shard_part: tuple[int, int] | None,
     commit: bool,
+    on: str | None,
 ) -> int:
     from ocrstore.building.build import carry_out, dataset_request, make_recipe, prepare
     from ocrstore.building.plan import describe_interruption
     from ocrstore.building.view_size import AUTO
 
     dataset = dataset_request(out, shard_size, part=shard_part, commit=commit)
+    if on is not None and dataset is None:
+        raise click.UsageError("--on makes shards on a cluster; give --shard-size, too.")
     if dataset is None and out.is_dir():
         raise click.UsageError(
             f"--out {out} is a folder; name a file, or give --shard-size or --split."
@@ -434,7 +443,7 @@ def _build(
     try:
         with _bar(quiet=as_json) as (tell, measuring):
             options = dataclasses.replace(options, progress=tell, measuring=measuring)
-            result = carry_out(plan, options)
+            result = carry_out(plan, options, on=on)
     except KeyboardInterrupt:
         kept_work = "Finished shards are kept; run the same command to make the others."
         if dataset is None:

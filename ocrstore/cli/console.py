@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""
+DATASET = click.Path(exists=True, path_type=Path)
+"""Argument type: a store, or the folder or the catalog of a data set of many stores."""
 
 
 class _OneStore(click.Path):

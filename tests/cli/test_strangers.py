@@ -19,6 +19,7 @@ from ocrstore.recipe import Recipe
 torch = pytest.importorskip("torch")
 albumentations = pytest.importorskip("albumentations")
 pytest.importorskip("ocrstore.torch.lightning_bases")
+pytest.importorskip("obstore")
 
 # what Lightning warns of in a small training is meant here
 pytestmark = [
@@ -96,6 +97,8 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("completion", "bash"),
         ("export-model", checkpoint, "--to", "db", "--out", out / "a.pth"),
         ("convert", store, out / "converted.ocrs", "--preset", "small"),
+        ("push", store, (out / "bucket").as_uri() + "/pushed.ocrs"),
+        ("pull", (out / "bucket").as_uri() + "/pushed.ocrs", out / "pulled.ocrs"),
     ]
 
 
