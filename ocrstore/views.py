@@ -144,6 +144,25 @@ def views_metadata(views: tuple[View, ...]) -> dict[str, Any]:
 # --- reading them from a manifest
 
 
+class Described(Protocol):
+    """What has a description of columns and views: a store, or the catalog of a data set."""
+
+    @property
+    def path(self) -> str:
+        """Its file."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The columns, by name."""
+        ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The entries about views."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoredView:
     """A view of a store as its manifest describes it, checked against the store's columns."""
@@ -194,19 +213,10 @@ class StoredView:
         }
 
 
-class Described(Protocol):
-    """What has views: a store, or the catalog of a data set of many stores."""
-
-    @property
-    def path(self) -> str: ...  # noqa: D102  # as in `Store`, and so below
-    @property
-    def columns(self) -> Mapping[str, Column]: ...  # noqa: D102
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...  # noqa: D102
-
-
 def stored_views(store: Described) -> tuple[StoredView, ...]:
-    """Read the views of a store, the default one first; none if it was not built from pictures.
+    """Read the views of a store or a data set, the default one first.
+
+    None if it was not built from pictures.
 
     Raises:
         SchemaError: The manifest's metadata about views is not as a build writes it.
@@ -239,7 +249,7 @@ def readable_views(store: Store) -> tuple[tuple[StoredView, ...], str]:
         return (), str(exc)
 
 
-def built_views(store: Store) -> tuple[View, ...]:
+def built_views(store: Described) -> tuple[View, ...]:
     """Return the views of a store with their recipes, to build them again."""
     views = [View(view.name, view.recipe, view.default) for view in stored_views(store)]
     return check_views(tuple(views)) if views else ()

@@ -34,7 +34,7 @@ packages      :
 whole_file    : errors
 metadata      : errors keys | store
 problems      : annotation
-catalog       : errors format whole_file
+catalog       : errors format keys whole_file
 geometry      : errors
 # source -> decode -> recipe
 sources       : annotation errors keys problems | decode
@@ -52,10 +52,12 @@ store_set     : catalog errors format store
 verification  : errors format store | building catalog store_set
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
+# stores in object storage
+remote        : catalog errors keys store verification whole_file
 # pictures into a store
-building      : annotation decode errors evaluation float16 format geometry keys machine maps \
-metadata pipeline problems recipe schema shared_slots sources store targets verification version \
-views whole_file | viewer
+building      : annotation catalog decode errors evaluation float16 format geometry keys machine \
+maps metadata pipeline problems recipe schema shared_slots sources store targets verification \
+version views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
 torch         : annotation augment buffers catalog errors format keys machine metadata packages \
@@ -74,8 +76,8 @@ whole_file
 viewer        : annotation catalog errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : errors format interrupts keys machine packages schema version whole_file \
-| annotation building dbnet decode evaluation exporting inspection maps metadata pipeline \
-pipeline_json problems recipe report sources store targets torch verification viewer views
+| annotation building catalog dbnet decode evaluation exporting inspection maps metadata pipeline \
+pipeline_json problems recipe remote report sources store targets torch verification viewer views
 __main__      : interrupts | cli
 __init__      : errors version | building display exporting format packages recipe sources store \
 verification
@@ -93,6 +95,9 @@ PLACES = {
     "starlette": ("viewer",),
     "uvicorn": ("viewer",),
     "duckdb": ("viewer",),
+    "ray": ("building",),
+    "obstore": ("remote",),
+    "boto3": ("remote",),
 }
 """Packages that only these folders import, inside of functions, too."""
 

@@ -8,7 +8,7 @@ import itertools
 import logging
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 from ocrstore.errors import (
     NotAStoreError,
     RecipeMismatchError,
+    SchemaError,
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Path = str | os.PathLike[str]
+Paths = Path | Sequence[Path] | Mapping[str, float]
 
 
 class OCRStoreDataset(Dataset[Sample]):
@@ -88,7 +90,9 @@ class OCRStoreDataset(Dataset[Sample]):
 
         Args:
             paths: A store, the folder of a data set of many stores (or the `dataset.json` in it),
-                a pattern such as `"train-*.ocrs"`, or several of these.
+                a pattern such as `"train-*.ocrs"`, or several of these; or a dict from any of these
+                to the shares that they have in an epoch of training, such as `{"synth/": 0.3,
+                "icdar/": 0.7}`. The data set has all their rows; the samplers obey the shares.
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
             expect: The recipe (or its fingerprint) that must have made the view; a recipe may
@@ -111,7 +115,7 @@ class OCRStoreDataset(Dataset[Sample]):
             numpy: Hand out arrays in place of tensors. They stay on the host.
 
         Raises:
-            SchemaError: `normalize`, and the store has no recipe.
+            SchemaError: `normalize`, and the store has no recipe; shares that do not add up to 1.
             RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
                 have different recipes, columns or dtypes.
         """
@@ -130,6 +134,9 @@ class OCRStoreDataset(Dataset[Sample]):
             )
         names = None if columns is None else tuple(columns)
         view_name = None if view is None else str(view)
+        self.shares = _check_shares(paths)
+        """The share of each set in an epoch of training; empty if sets are not mixed."""
+        found = [expand(path) for path in self.shares] or [expand(paths)]
         sets = [
             open_set(
                 path,
@@ -140,7 +147,7 @@ class OCRStoreDataset(Dataset[Sample]):
                 normalize=normalize,
                 numpy=numpy,
             )
-            for path in expand(paths)
+            for path in itertools.chain(*found)
         ]
         for opened in sets:
             if normalize:
@@ -155,6 +162,10 @@ class OCRStoreDataset(Dataset[Sample]):
         self._map_params = map_params
         self._targets = targets
         self._prepare()
+        starts = np.cumsum([0, *(sum(opened.lengths) for opened in sets)])
+        ends = np.cumsum([0, *map(len, found)])
+        self.sets = list(itertools.pairwise(starts[ends].tolist()))
+        """[first, last) of the rows of each set; there is one if sets are not mixed."""
         names_in_use = ", ".join(sets[0].names)
         _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
 
@@ -385,6 +396,8 @@ class OCRStoreDataset(Dataset[Sample]):
             "fuse": self._fuse,
             "map_params": self._map_params,
             "targets": self._targets,
+            "shares": self.shares,
+            "sets": self.sets,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -393,6 +406,8 @@ class OCRStoreDataset(Dataset[Sample]):
         self._fuse = state["fuse"]
         self._map_params = state["map_params"]
         self._targets = state["targets"]
+        self.shares = state["shares"]
+        self.sets = state["sets"]
         self._prepare()
 
 
@@ -429,6 +444,19 @@ def expand(paths: Paths) -> list[str]:
     if not found:
         raise NotAStoreError("no store was given: expected a path, several, or a pattern.")
     return found
+
+
+def _check_shares(paths: Paths) -> dict[str, float]:
+    """Return the shares of a dict of sets; an empty dict for anything else."""
+    if not isinstance(paths, Mapping):
+        return {}
+    shares = dict(paths)
+    for path, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise SchemaError(f"{path}: its share is {share!r}: expected a number between 0 and 1")
+    if abs(sum(shares.values()) - 1) > 1e-6:
+        raise SchemaError(f"the shares {shares} add up to {sum(shares.values()):g}: expected 1")
+    return shares
 
 
 def _check_alike(

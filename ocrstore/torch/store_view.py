@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import weakref
@@ -24,6 +23,7 @@ from ocrstore.errors import (
     UnknownColumnError,
 )
 from ocrstore.format.mapped_file import MappedFile
+from ocrstore.format.row_groups import group_bounds
 from ocrstore.metadata import readable_build
 from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store, StoredColumn, open_store
@@ -32,9 +32,6 @@ from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.parallel_copy import Source, decode_rows
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.views import Described, StoredView, stored_views
-
-_MAX_GROUP = 64
-"""The most rows of a row group."""
 
 
 class ViewRef(NamedTuple):
@@ -303,16 +300,7 @@ class StoreView(ViewOutline):
             return []
         name = max(self.columns, key=lambda name: self.nbytes_of((name,)))
         column = self.column(name)
-        gaps = np.diff(column.offsets) - column.nbytes[:-1]
-        # rows of one extent are less than a page apart; else another column's extent is between
-        breaks = np.flatnonzero((gaps < 0) | (gaps >= 4096)) + 1
-        edges = [0, *breaks.tolist(), len(self)]
-        pairs = [
-            (start, min(start + _MAX_GROUP, last))
-            for first, last in itertools.pairwise(edges)
-            for start in range(first, last, _MAX_GROUP)
-        ]
-        return [(int(first), int(last)) for first, last in pairs]
+        return group_bounds(column.offsets, column.nbytes)
 
     def key(self, row: int) -> str:
         """Return a sample's key."""
