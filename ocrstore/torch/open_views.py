@@ -72,6 +72,7 @@ class ShardedView(ViewOutline):
                 store.path, f"has other views than {self.path} says. Run `ocrstore build` again"
             )
         # the same objects for all shards: batches of several compare them by identity
+        opened.stored_view, opened.columns = self.stored_view, self.columns
         opened.names, opened.specs = self.names, self.specs
         return opened
 
