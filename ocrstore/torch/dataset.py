@@ -156,8 +156,9 @@ class OCRStoreDataset(Dataset[Sample]):
         self._map_params = map_params
         self._targets = targets
         self._prepare()
-        ends = np.cumsum([0, *map(len, found)])
-        self.sets = list(itertools.pairwise(self._starts[ends].tolist()))
+        lengths = map(len, self.views)
+        counts = [sum(itertools.islice(lengths, len(paths))) for paths in found]
+        self.sets = list(itertools.pairwise(itertools.accumulate(counts, initial=0)))
         """[first, last) of the rows of each set; there is one if sets are not mixed."""
         names_in_use = ", ".join(self.views[0].names)
         _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
