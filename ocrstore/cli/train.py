@@ -10,7 +10,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, is_quiet, shown
+from ocrstore.cli.console import (
+    COUNT,
+    DATASET,
+    STORE,
+    console,
+    explain_missing,
+    fail,
+    is_quiet,
+    shown,
+)
 from ocrstore.cli.options import device_option
 
 
@@ -35,7 +44,7 @@ def _stores(
     found: dict[str, str] = {}
     for value in values:
         path, _, share = ("", "", "") if Path(value).exists() else value.rpartition("=")
-        STORE.convert(path or value, param, context)
+        DATASET.convert(path or value, param, context)
         found[path or value] = share
     if not any(found.values()):
         return [Path(value) for value in values]
@@ -58,7 +67,7 @@ def _stores(
 )
 @click.option(
     "--val",
-    type=_StoreOrShare(exists=True, dir_okay=False, path_type=Path),
+    type=_StoreOrShare(exists=True, path_type=Path),
     metavar="FILE|SHARE",
     help="Store to measure H-mean on, or a share of the training stores such as 0.1, which is then "
     "not trained on [default: the training stores].",

@@ -166,7 +166,7 @@ class OCRDataModule(LightningDataModule):
         if self.val_share is None or stage not in ("train", "val"):
             return None
         views = self.dataset(stage).views
-        keys = (view.key(row) for view in views for row in range(len(view)))
+        keys = (key for view in views for key in view.store)
         held_out = np.array([fraction_of(key) < self.val_share for key in keys], bool)
         return np.flatnonzero(held_out if stage == "val" else ~held_out)
 
