@@ -162,9 +162,9 @@ class OCRStoreDataset(Dataset[Sample]):
         self._map_params = map_params
         self._targets = targets
         self._prepare()
-        starts = np.cumsum([0, *(sum(opened.lengths) for opened in sets)])
-        ends = np.cumsum([0, *map(len, found)])
-        self.sets = list(itertools.pairwise(starts[ends].tolist()))
+        lengths = map(len, sets)
+        counts = [sum(itertools.islice(lengths, len(group))) for group in found]
+        self.sets = list(itertools.pairwise(itertools.accumulate(counts, initial=0)))
         """[first, last) of the rows of each set; there is one if sets are not mixed."""
         names_in_use = ", ".join(sets[0].names)
         _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
