@@ -38,6 +38,12 @@ IN_PLACE = 256
 whole store is rewritten, which leaves no dead space."""
 _MAY_GO = 0.1
 """This share of the annotated pictures may lose their annotations without being asked for."""
+_NOT_FILES = {
+    "parquet": "They were read from columns of parquet files; name these, for example "
+    "--columns-map objects=NAME",
+    "python": "They came with samples from Python; give these their polygons again",
+}
+"""What to do about lost annotations of a dialect that has no files of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,8 @@ def lost_annotations(store: Store, source: Source) -> str:
         f"the store has {polygons} polygon{'' if polygons == 1 else 's'} in {len(lost)} of "
         f"these pictures, and the source has none for them ({source.description})."
     )
+    if dialect in _NOT_FILES:
+        return f"{message} {_NOT_FILES[dialect]}"
     options = ""
     if isinstance(place, str):
         gone = "" if Path(place).exists() else ", which does not exist now"
