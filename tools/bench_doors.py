@@ -31,13 +31,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 from bench.accounting import descendants, memory
 
 import ocrstore
 from ocrstore.machine import usable_cpus
 
+ROOT = Path(__file__).resolve().parents[1]
 MB = 1e6
 
 
@@ -169,7 +170,10 @@ def measure_speed(folder: Path, options: argparse.Namespace) -> None:
         "export of stored files / writing their bytes": ("export", "copy"),
         "export of pixels as PNG / encoding them": ("export png", "encode"),
         "build from a tar / from a folder": ("build tar", "build folder"),
-        f"build from a tar / decoding and drawing in {usable_cpus()} threads": ("build tar", "derive"),  # fmt: skip
+        f"build from a tar / decoding and drawing in {usable_cpus()} threads": (
+            "build tar",
+            "derive",
+        ),
     }
     rounds = []
     for _ in range(options.rounds):

@@ -499,7 +499,7 @@ def describe_interruption(target: Path, work: str) -> str:
     """Return as a sentence what an interrupted `work` ("build", "convert") leaves to resume."""
     found = find_unfinished(target)
     if found is None or _described(found.token).get("work") != work:
-        return "Nothing is kept yet: no row group (64 samples, or 256 MB) was complete."
+        return "Nothing is kept yet: no row group (64 samples, or 128 MB) was complete."
     if found.obstacle:
         return f"It cannot be resumed: {found.obstacle}."
     samples = "1 sample is" if found.samples == 1 else f"{found.samples} samples are"

@@ -216,9 +216,7 @@ def _ahead(
     taken = 0
     try:
         for item, nbytes in zip(items, sizes, strict=True):
-            while running and (
-                len(running) > 2 * cpus or taken + nbytes > unfinished_nbytes(cpus)
-            ):
+            while running and (len(running) > 2 * cpus or taken + nbytes > unfinished_nbytes(cpus)):
                 yield running[0][0].result()
                 taken -= running.popleft()[1]
             running.append((pool.submit(function, item), nbytes))

@@ -72,7 +72,11 @@ def places(folder):
         column = "objects" if annotated else "regions"
         box = {"bbox": [[10.0, 10, 50, 20]] * 2, "text": ["a", "b"]}
         rows = [
-            {"key": name, "image": {"bytes": (images / name).read_bytes(), "path": name}, column: box}
+            {
+                "key": name,
+                "image": {"bytes": (images / name).read_bytes(), "path": name},
+                column: box,
+            }
             for name in names
         ]
         pq.write_table(pa.Table.from_pylist(rows), folder / "all.parquet")
