@@ -199,7 +199,7 @@ def _compare(
             live = np.frombuffer(live.data, np.uint8)
         else:  # a converted store: it had the pixels and not the file
             stored = store[name][row]
-            live = decode(live.data, max_pixels=live.shape[0] * live.shape[1]).pixels
+            live = decode(bytes(live.data), max_pixels=live.shape[0] * live.shape[1]).pixels
         result.compared_nbytes += live.nbytes
         message = _difference(stored, live)
         if message:

@@ -49,6 +49,12 @@ IN_PLACE = 256
 whole store is rewritten, which leaves no dead space."""
 _MAY_GO = 0.1
 """This share of the annotated pictures may lose their annotations without being asked for."""
+_NOT_FILES = {
+    "parquet": "They were read from columns of parquet files; name these, for example "
+    "--columns-map objects=NAME",
+    "python": "They came with samples from Python; give these their polygons again",
+}
+"""What to do about lost annotations of a dialect that has no files of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,8 @@ def lost_annotations(
         f"the {what} has {polygons} polygon{'' if polygons == 1 else 's'} in {len(lost)} of "
         f"these pictures, and the source has none for them ({source.description})."
     )
+    if dialect in _NOT_FILES:
+        return f"{message} {_NOT_FILES[dialect]}"
     options = ""
     if isinstance(place, str):
         gone = "" if Path(place).exists() else ", which does not exist now"
@@ -565,7 +573,7 @@ def describe_interruption(target: Path, work: str) -> str:
     """Return as a sentence what an interrupted `work` ("build", "convert") leaves to resume."""
     found = find_unfinished(target)
     if found is None or _described(found.token).get("work") != work:
-        return "Nothing is kept yet: no row group (64 samples, or 256 MB) was complete."
+        return "Nothing is kept yet: no row group (64 samples, or 128 MB) was complete."
     if found.obstacle:
         return f"It cannot be resumed: {found.obstacle}."
     samples = "1 sample is" if found.samples == 1 else f"{found.samples} samples are"
