@@ -44,7 +44,7 @@ TITLES = {
     "obstore": "obstore alone, to disk",
     "local": "ocrstore, local store",
     "ocrstore": "ocrstore",
-    "small": "ocrstore, preset small",
+    "small": "ocrstore, zstd",
 }
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}
 BUCKET = "bench"
@@ -228,12 +228,18 @@ def open_remote(name: str, work: Path, cache: Path, endpoint: str, options: dict
 
 
 def measure(name: str, work: Path, cache: Path, endpoint: str, count: int, options: dict) -> dict:
-    """Read two epochs; every byte of the tensors is touched."""
+    """Read two epochs; every byte of the tensors is copied."""
     import warnings
+
+    from tools.bench.consumers import NAMES, copy
 
     warnings.filterwarnings("ignore", message=".*not writable")
     if name == "obstore":
-        return download(work, cache, count)
+        return download(cache, count)
+    if name in ("local", "ocrstore", "small"):
+        import ocrstore.torch  # noqa: F401  # as above
+    else:
+        find(name).load()
     started = time.perf_counter()
     if name == "local":
         module = find("ocrstore").load()
@@ -242,12 +248,13 @@ def measure(name: str, work: Path, cache: Path, endpoint: str, count: int, optio
     else:
         loader = open_remote(name, work, cache, endpoint, {**options, "shuffle": True})
     result: dict = {}
+    buffers: dict = {}
     for epoch in ("first", "second"):
         before, keys, total = bytes_passed(count), [], 0
         begin = time.perf_counter()
         for batch in loader:
-            total += sum(int(batch[key].view(-1)[::1024].sum()) * 0 + batch[key].nbytes for key in
-                         ("images", "prob_maps", "thresh_maps"))
+            copy(batch, buffers)
+            total += sum(batch[key].nbytes for key in NAMES)
             keys += batch["image_filename"]
             result.setdefault("first_batch", time.perf_counter() - started)
         result[epoch] = total / (time.perf_counter() - begin)
@@ -257,15 +264,12 @@ def measure(name: str, work: Path, cache: Path, endpoint: str, count: int, optio
     return result
 
 
-def download(work: Path, cache: Path, count: int) -> dict:
-    """Download the rows of the store with obstore alone, and write them to the same disk."""
+def download(cache: Path, count: int) -> dict:
+    """Download the store with obstore alone, and write it to the same disk."""
     from concurrent.futures import ThreadPoolExecutor
 
-    import ocrstore
     from ocrstore.remote.objects import Place
 
-    with ocrstore.open(work / "formats" / "ocrstore" / "samples.ocrs") as store:
-        extents = sum(store[name].stored_nbytes for name in store.columns)
     place = Place(f"s3://{BUCKET}")
     info = place.head("ocrstore.ocrs")
     cache.mkdir(parents=True, exist_ok=True)
@@ -281,7 +285,6 @@ def download(work: Path, cache: Path, count: int) -> dict:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(get, range(0, info.nbytes, step)))
         seconds = time.perf_counter() - begin
-    del extents
     passed = bytes_passed(count) - before
     return {"first": info.nbytes / seconds, "first_bytes": passed, "disk": disk_usage(cache)}
 
@@ -308,7 +311,9 @@ def build_all(work: Path, pythons: dict[str, Path], samples: int) -> int:
         from ocrstore.building.convert import convert
 
         small.mkdir()
-        convert(work / "formats" / "ocrstore" / "samples.ocrs", small / "samples.ocrs", preset="small")
+        codecs = {"tensor": "zstd", "prob_map": "zstd", "thresh_map": "zstd"}
+        store = work / "formats" / "ocrstore" / "samples.ocrs"
+        convert(store, small / "samples.ocrs", codecs=codecs)
     return prepared.images.nbytes + prepared.prob_maps.nbytes + prepared.thresh_maps.nbytes
 
 
@@ -362,7 +367,9 @@ def print_table(results: dict[str, list[dict]], nbytes: int) -> None:
         values = [row[key] for row in rows if key in row]
         return format(statistics.median(values) / scale, form) if values else "-"
 
-    print(f"{'':28}{'first batch':>12}{'first epoch':>13}{'second':>10}{'downloaded':>12}{'disk':>7}")
+    print(
+        f"{'':28}{'first batch':>12}{'first epoch':>13}{'second':>10}{'downloaded':>12}{'disk':>7}"
+    )
     for name, rows in results.items():
         title = TITLES.get(name) or find(name).title
         failed = [row["error"] for row in rows if "error" in row]
@@ -412,8 +419,10 @@ def main() -> None:
                     python = pythons.get(name, Path(sys.executable))
                     results[name].append(run_one(name, python, work, endpoint, count, options))
                     print(name, results[name][-1], file=sys.stderr, flush=True)
-    print(f"{given.samples} samples, {nbytes / 1e9:.2f} GB of tensors; {1e3 * given.latency:.0f} ms, "
-          f"{given.rate:.0f} MB/s; {given.workers} workers; medians of {given.repeats}")
+    print(
+        f"{given.samples} samples, {nbytes / 1e9:.2f} GB of tensors; {1e3 * given.latency:.0f} ms, "
+        f"{given.rate:.0f} MB/s; {given.workers} workers; medians of {given.repeats}"
+    )
     print_table(results, nbytes)
     if given.json:
         given.json.write_text(json.dumps(results, indent=2))
