@@ -43,6 +43,15 @@ def shape_in_words(shape: Iterable[int | None]) -> str:
     return " x ".join("?" if size is None else str(size) for size in shape) or "scalar"
 
 
+def store_table(store: Any) -> tuple[str, list[Line]]:
+    """Return a title, and name, dtype, shape and codec of each column of a `Store`."""
+    lines = [
+        (name, spec.dtype, f"{shape_in_words(spec.shape)}, {spec.codec}")
+        for name, spec in store.columns.items()
+    ]
+    return f"ocrstore.Store {store.path!r}: {len(store)} samples", lines
+
+
 def describe(value: Any) -> tuple[str, str]:
     """Return the type of a value, and its shape or length or, where it is short, the value."""
     if hasattr(value, "dtype"):

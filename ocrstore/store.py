@@ -140,8 +140,7 @@ class StoredColumn(Generic[T]):
         """Return the stored bytes of a row or a key, such as a picture's file, without a copy."""
         row = self._check_row(row)
         self._mapping.check()
-        start = int(self.offsets[row])
-        return self._mapping.buffer[start : start + int(self.nbytes[row])]
+        return self._mapping.part(int(self.offsets[row]), int(self.nbytes[row]))
 
     def encoded(self, row: int) -> Encoded:
         """Return a row as it is stored, for the writer of another store."""
@@ -210,11 +209,13 @@ class StoredColumn(Generic[T]):
         """Decode a row into `out`, C-contiguous and of the row's shape; for compressed columns.
 
         Releases the GIL and allocates nothing. After an error the content of `out` is undefined.
+        Whoever calls it has checked the file, once for all rows of a batch.
 
         Raises:
             CorruptStoreError: The row does not decode to exactly the bytes of `out`.
         """
-        decode_row_into(self.spec, self.stored(row), out, where=_Place(self, row))
+        data = self._mapping.part(int(self.offsets[row]), int(self.nbytes[row]))
+        decode_row_into(self.spec, data, out, where=_Place(self, row))
 
     def _one(self, row: int) -> npt.NDArray[T]:
         self._mapping.check()
@@ -241,6 +242,7 @@ class StoredColumn(Generic[T]):
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
         batch = self.empty_batch(len(rows))
+        self._mapping.check()
         for position, row in enumerate(rows):
             if self.spec.is_compressed:
                 self.decode_into(row, batch[position, ...])  # an array of a scalar column, too
@@ -315,7 +317,7 @@ class Store:
         self._max_row_nbytes = row_limit(max_row_nbytes)
         # stays right when the working directory changes
         self._absolute = os.path.abspath(path)  # noqa: PTH100  # Path.resolve would follow links
-        self._load(take_snapshot(path, generation=generation))
+        self._load(_take_snapshot(path, generation=generation))
 
     def _load(self, snapshot: Snapshot) -> None:
         self._snapshot: Snapshot | None = snapshot
@@ -374,24 +376,14 @@ class Store:
     def __repr__(self) -> str:
         if self._snapshot is None:
             return f"<ocrstore.Store {self.path!r}: closed>"
-        from ocrstore.display import as_text
+        from ocrstore.display import as_text, store_table
 
-        return as_text(*self._table())
+        return as_text(*store_table(self))
 
     def _repr_html_(self) -> str | None:
-        from ocrstore.display import as_html
+        from ocrstore.display import as_html, store_table
 
-        return None if self._snapshot is None else as_html(*self._table())
-
-    def _table(self) -> tuple[str, list[tuple[str, str, str]]]:
-        """Return a title, and name, dtype, shape and codec of each column."""
-        from ocrstore.display import shape_in_words
-
-        lines = [
-            (name, spec.dtype, f"{shape_in_words(spec.shape)}, {spec.codec}")
-            for name, spec in self.columns.items()
-        ]
-        return f"ocrstore.Store {self.path!r}: {len(self)} samples", lines
+        return None if self._snapshot is None else as_html(*store_table(self))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -481,7 +473,7 @@ class Store:
         Arrays taken before stay valid and unchanged.
         """
         old = self.snapshot
-        new = take_snapshot(self._absolute)
+        new = _take_snapshot(self._absolute)
         same_file = (old.mapping.device, old.mapping.inode) == (
             new.mapping.device,
             new.mapping.inode,
@@ -508,6 +500,15 @@ class Store:
         return reopen_store, given
 
 
+def _take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None) -> Snapshot:
+    """Read the index of a store, or those of the shards of a data set."""
+    if os.path.isdir(path) or os.path.basename(path) == "dataset.json":  # noqa: PTH112, PTH119  # a string, too
+        from ocrstore.store_set import take_set_snapshot
+
+        return take_set_snapshot(path, generation=generation)
+    return take_snapshot(path, generation=generation)
+
+
 def open_store(
     path: str | os.PathLike[str],
     *,
@@ -517,7 +518,7 @@ def open_store(
     """Open a store for reading; no row is read.
 
     Args:
-        path: The store.
+        path: The store; the folder or the catalog of a data set of many stores opens all of them.
         generation: An older generation, if the store has not been compacted since.
         max_row_nbytes: Larger rows of compressed columns are not decoded (DecodeError): a small
             file can hold rows of 2 GB. By default the environment variable

@@ -35,6 +35,27 @@ if TYPE_CHECKING:
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""
+DATASET = click.Path(exists=True, path_type=Path)
+"""Argument type: a store, or the folder or the catalog of a data set of many stores."""
+
+
+class _OneStore(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; refuse a data set of many stores."""
+        from ocrstore.catalog import find_catalog
+
+        if find_catalog(value) is not None:
+            self.fail(
+                f"{os.fsdecode(value)} is a data set of many stores, and its shards are changed by "
+                "`ocrstore build` only: run that with other options.",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
+ONE_STORE = _OneStore(exists=True, dir_okay=False, path_type=Path)
+"""Argument type: a store that a command changes, or takes apart from others."""
 
 
 class NewFile(click.Path):

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 
 from ocrstore.cli.console import (
     COUNT,
-    STORE,
+    DATASET,
     allow_module_option,
     console,
     explain_missing,
@@ -32,7 +32,7 @@ _SIGNS = {"bake": "[green]bake[/]", "keep": "[yellow]keep[/]"}
 
 
 @click.command("profile")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option(
     "--transform",
     type=FILE,

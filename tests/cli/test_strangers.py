@@ -93,6 +93,7 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("train", store, "--out", out / "run2", "--resume", checkpoint, *train),
         ("view", store, "--predictions", images, "--no-browser"),
         ("compact", store),
+        ("gc", out),
         ("completion", "bash"),
         ("export-model", checkpoint, "--to", "db", "--out", out / "a.pth"),
         ("convert", store, out / "converted.ocrs", "--preset", "small"),
