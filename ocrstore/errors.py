@@ -22,6 +22,7 @@
     ├── StoreBusyError            another process is writing
     ├── StoreChangedError         the file was replaced or truncated while in use
     ├── StoreClosedError          the handle was closed
+    ├── RemoteError               the object store cannot be reached, or refuses (also an OSError)
     └── WriteError                the file system failed       (also an OSError)
 
 A message says what is wrong, where (file, sample, column), what was expected and what was found,
@@ -129,6 +130,10 @@ class StoreClosedError(OCRStoreError):
 
 class WriteError(OCRStoreError, OSError):
     """Writing failed; nothing that was published is lost."""
+
+
+class RemoteError(OCRStoreError, OSError):
+    """An object store cannot be reached, refuses, or answers wrongly."""
 
 
 @contextmanager

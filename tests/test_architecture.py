@@ -51,6 +51,8 @@ store         : buffers errors format | decode display
 verification  : errors format store | building
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
+# stores in object storage
+remote        : errors
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store targets verification version \
@@ -73,7 +75,7 @@ viewer        : annotation errors evaluation geometry keys schema store views wh
 # the commands, and the public names
 cli           : errors format interrupts keys machine packages schema version whole_file \
 | annotation building dbnet decode evaluation exporting inspection maps metadata pipeline \
-pipeline_json problems recipe report sources store targets torch verification viewer views
+pipeline_json problems recipe remote report sources store targets torch verification viewer views
 __main__      : interrupts | cli
 __init__      : errors version | building display exporting format packages recipe sources store \
 verification
@@ -91,6 +93,8 @@ PLACES = {
     "starlette": ("viewer",),
     "uvicorn": ("viewer",),
     "duckdb": ("viewer",),
+    "obstore": ("remote",),
+    "boto3": ("remote",),
 }
 """Packages that only these folders import, inside of functions, too."""
 

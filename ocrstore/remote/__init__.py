@@ -1,0 +1,1 @@
+"""Stores in object storage: s3://, gs://, az://, https:// and file://."""
