@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from ocrstore.format.columns import Column
 
 SIDE = 360
 """Longest side of a picture in a notebook, in pixels."""
@@ -41,6 +43,14 @@ class Record(Protocol):
 def shape_in_words(shape: Iterable[int | None]) -> str:
     """Return a shape as 640 x 640 x 3; a size that varies is a question mark."""
     return " x ".join("?" if size is None else str(size) for size in shape) or "scalar"
+
+
+def columns_table(columns: Mapping[str, Column]) -> list[Line]:
+    """Return name, dtype, shape and codec of each column of a store."""
+    return [
+        (name, spec.dtype, f"{shape_in_words(spec.shape)}, {spec.codec}")
+        for name, spec in columns.items()
+    ]
 
 
 def describe(value: Any) -> tuple[str, str]:

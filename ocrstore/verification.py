@@ -41,7 +41,8 @@ from ocrstore.format.snapshot import (
     read_manifest,
     read_metas,
 )
-from ocrstore.store import Store, decode_stored
+from ocrstore.store import Store
+from ocrstore.stored_rows import decode_stored
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck

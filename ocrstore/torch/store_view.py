@@ -67,20 +67,49 @@ class StoreView:
         self._mapping = mapping
         self._snapshot = store.snapshot
         self._times = mapping.times
-        self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
+        self._presence = store.presence
+        self._rows = mapping if self._presence is None else self._presence.attached()
+        """The mapped file that the rows are in: that of the store unless it is behind a URL."""
+        self._data: AnyArray = np.frombuffer(self._rows.buffer, np.uint8)
         # held from the start: the path may lead to another file later, compacted for example
         self._handle = self._open_own()
         self._handle_pid = os.getpid()
         self._successor: Store | None = None
         self._lock = threading.Lock()
         self._probes = page_cache.ProbeSchedule()
-        self.memory = {
-            name: ColumnMemory(
-                self.open_file, self._data, _layout(store[column]), strategy=ref.strategy
-            )
+        self.memory = self._make_memory(self.open_file, self._data)
+
+    def _make_memory(
+        self, open_file: Callable[[], FileHandle], data: AnyArray, **options: Any
+    ) -> dict[str, ColumnMemory]:
+        options = {"strategy": self.ref.strategy, **options}
+        return {
+            name: ColumnMemory(open_file, data, _layout(self.store[column]), **options)
             for name, column in self.columns.items()
-            if store.columns[column].is_raw and store.columns[column].is_fixed
+            if self.specs[name].is_raw and self.specs[name].is_fixed
         }
+
+    def _memory_of(self, name: str, rows: IntArray) -> ColumnMemory | None:
+        """Return the memory that has rows of a raw column; behind a URL, fetch them first."""
+        self.check()
+        memory = self.memory.get(name)
+        if self._presence is None or memory is None:
+            return memory
+        mapping = self._presence.need(self.columns[name], rows)
+        if mapping is not self._rows:
+            return self._follow(mapping)[name]
+        return memory
+
+    def _follow(self, mapping: MappedFile) -> dict[str, ColumnMemory]:
+        """Read rows from another file from now on: the cache was full, and the old one is gone."""
+        data = np.frombuffer(mapping.buffer, np.uint8)
+        handle = _open_same(mapping)
+        if handle is None:  # gone as well, by now
+            return self._make_memory(self.open_file, data, strategy="copy")
+        with self._lock:
+            self._rows, self._data, self._handle = mapping, data, handle
+            self.memory = memory = self._make_memory(lambda: handle, data)
+        return memory
 
     def __len__(self) -> int:
         return len(self.store)
@@ -105,11 +134,11 @@ class StoreView:
         except FileNotFoundError:
             mapping.check()
             return  # removed, not replaced: what is mapped stays readable
-        replaced = not _is_at(status, self.store)
+        replaced = not _is_at(status, mapping)
         if replaced or status.st_size < mapping.nbytes:
             mapping.check()
         if replaced:
-            if self._successor is None or not _is_at(status, self._successor):
+            if self._successor is None or not _is_at(status, self._successor.snapshot.mapping):
                 self._check_new_file()
             return
         if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
@@ -151,8 +180,7 @@ class StoreView:
 
     def take(self, name: str, rows: IntArray) -> AnyArray | list[AnyArray]:
         """Return rows of a column as writable memory; a list if their shapes differ."""
-        self.check()
-        memory = self.memory.get(name)
+        memory = self._memory_of(name, rows)
         if memory is not None:
             return memory.take(rows)
         column = self.column(name)
@@ -164,8 +192,7 @@ class StoreView:
 
     def copy(self, name: str, rows: IntArray, out: AnyArray) -> None:
         """Copy or decode rows of a column of fixed shape straight into `out`."""
-        self.check()
-        memory = self.memory.get(name)
+        memory = self._memory_of(name, rows)
         if memory is not None:
             memory.copy(rows, out)
         else:
@@ -192,6 +219,9 @@ class StoreView:
 
     def load(self, rows: IntArray) -> None:
         """Read rows into the page cache; returns when they are there."""
+        if self._presence is not None:
+            self._presence.need_all(tuple(self.columns.values()), rows)
+            return  # just written, or mapped by now
         page_cache.load(self.open_file(), self._data, self._not_cached(rows))
 
     def read_ahead(self, rows: IntArray) -> None:
@@ -294,23 +324,27 @@ class StoreView:
 
     def _open_own(self) -> FileHandle | None:
         """Open the path; None if it does not lead to the file that is mapped."""
-        try:
-            handle = FileHandle(self.path)
-        except FileNotFoundError:
-            return None
-        return handle if self._is_own(handle.fd) else None
+        return _open_same(self._rows)
 
     def _is_own(self, descriptor: int) -> bool:
         try:
             status = os.fstat(descriptor)
         except OSError:  # closed
             return False
-        return _is_at(status, self.store)
+        return _is_at(status, self._rows)
 
 
-def _is_at(status: os.stat_result, store: Store) -> bool:
-    """Return whether a file is the one that a store was opened from."""
-    mapping = store.snapshot.mapping
+def _open_same(mapping: MappedFile) -> FileHandle | None:
+    """Open the file that is mapped; None if its path does not lead to it any more."""
+    try:
+        handle = FileHandle(mapping.path)
+    except FileNotFoundError:
+        return None
+    return handle if _is_at(os.fstat(handle.fd), mapping) else None
+
+
+def _is_at(status: os.stat_result, mapping: MappedFile) -> bool:
+    """Return whether a file is the one that is mapped."""
     return status.st_ino == mapping.inode and status.st_dev == mapping.device
 
 

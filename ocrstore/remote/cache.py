@@ -1,0 +1,139 @@
+"""The files of a cache folder, in which a node keeps what it has fetched of stores behind URLs.
+
+An object has three files, named after a hash of its URL, ETag and size:
+
+- `NAME.frame` is as long as the object and has its offsets, but only the meta pages, the tree, the
+  manifests and the indexes are in it. It is complete before it gets its name and never changes, so
+  it is opened like any store.
+- `NAME.json` is the object's URL, ETag and size.
+- `NAME.rows` has the rows at the object's offsets, as far as they were fetched, and behind them a
+  header and one byte for each column and row: its mark. Rows and marks are one file, so that no
+  reader can see the marks of another copy. This file is removed when the cache is full; readers
+  that have mapped it keep their rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import xxhash
+
+from ocrstore.errors import OCRStoreError
+from ocrstore.format.layout import PAGE_ALIGNMENT, align_up
+
+ABSENT, UNCHECKED, PRESENT = range(3)
+"""The marks of a row. UNCHECKED: it was there before the machine was started again, and after a
+power failure the mark may have reached the disk and the row not."""
+
+_FRAME, _ORIGIN, _ROWS = ".frame", ".json", ".rows"
+_HEADER = struct.Struct("<8s64s")  # magic, boot
+_MAGIC = b"OCRSROW1"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20}
+_UNITS |= {"gib": 2**30, "tib": 2**40}
+
+
+def is_url(place: object) -> bool:
+    """Return whether a place is a URL, such as `s3://bucket/train.ocrs`, and not a path."""
+    return isinstance(place, str) and _URL.match(place) is not None
+
+
+def cache_folder(given: str | os.PathLike[str] | None) -> Path:
+    """Return the cache folder: the given one, OCRSTORE_CACHE, or that of the user."""
+    found = given or os.environ.get("OCRSTORE_CACHE")
+    if found is None:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        found = Path(caches) / "ocrstore"
+    return Path(os.path.abspath(found))  # noqa: PTH100  # Path.resolve would follow links
+
+
+def parse_nbytes(text: str | int) -> int:
+    """Return the bytes of a size such as `500GB`, `64 GiB` or a number."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(text).strip().lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{text!r} is not a size: expected a number of bytes, or 500GB, 64GiB.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+class Origin(NamedTuple):
+    """Which object a local copy is of."""
+
+    url: str
+    etag: str
+    nbytes: int
+
+    def frame(self, cache: Path) -> Path:
+        """Return where the frame of this object lies in a cache folder."""
+        digest = xxhash.xxh3_128_hexdigest(json.dumps(self).encode())[:16]
+        stem = re.sub(r"[^A-Za-z0-9._-]", "_", self.url.rstrip("/").rpartition("/")[2])[:64]
+        return cache / f"{digest}-{stem.removesuffix('.ocrs')}{_FRAME}"
+
+    def write(self, frame: Path) -> None:
+        """Record the origin of a frame."""
+        frame.with_suffix(_ORIGIN).write_text(json.dumps(self._asdict()), "utf-8")
+
+
+def read_origin(frame: str | os.PathLike[str]) -> Origin | None:
+    """Return the origin of a local copy; None if the file is no frame."""
+    path = Path(frame)
+    if path.suffix != _FRAME:
+        return None
+    try:
+        return Origin(**json.loads(path.with_suffix(_ORIGIN).read_text("utf-8")))
+    except FileNotFoundError:
+        return None
+
+
+def rows_path(frame: Path) -> Path:
+    """Return where the rows of a frame lie."""
+    return frame.with_suffix(_ROWS)
+
+
+def frames_with_rows(cache: Path) -> list[Path]:
+    """Return the frames in a cache folder that have a rows file."""
+    found = [path.with_suffix(_FRAME) for path in cache.glob(f"*{_ROWS}")]
+    return [frame for frame in found if read_origin(frame) is not None]
+
+
+def marks_start(nbytes: int) -> int:
+    """Return where the marks begin in the rows file of an object of this size."""
+    return header_start(nbytes) + PAGE_ALIGNMENT
+
+
+def header_start(nbytes: int) -> int:
+    """Return where the header begins, which says in which run of the machine marks were set."""
+    return align_up(nbytes, PAGE_ALIGNMENT)
+
+
+def rows_header() -> bytes:
+    """Return the header of a rows file whose marks were set since the machine was started."""
+    return _HEADER.pack(_MAGIC, _boot_id())
+
+
+def is_rows_header(found: bytes) -> bool:
+    """Return whether this is the header of a rows file, of whichever run of the machine."""
+    return len(found) == HEADER_NBYTES and found.startswith(_MAGIC)
+
+
+HEADER_NBYTES = _HEADER.size
+
+
+@lru_cache(maxsize=1)
+def _boot_id() -> bytes:
+    """Return what is another value after the machine was started again."""
+    if sys.platform == "linux":
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        return subprocess.run(command, capture_output=True, check=True).stdout.strip()
+    raise OCRStoreError(
+        "stores behind URLs are read on Linux and macOS only; fetch the store with `ocrstore pull`."
+    )
