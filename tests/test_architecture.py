@@ -61,7 +61,7 @@ views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
 torch         : annotation augment buffers errors keys machine metadata packages pipeline schema \
-stopwatch store targets views whole_file | display maps recipe shared_slots
+stopwatch store targets views whole_file | display format maps recipe shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation augment decode errors evaluation geometry inspection keys machine \
 pipeline recipe schema sources store torch views whole_file

@@ -89,12 +89,13 @@ class Presence:
             return local.mapping
         return self._fetch(columns, rows)
 
-    def want(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> None:
-        """Have rows fetched that will soon be needed; returns at once."""
+    def want(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> bool:
+        """Have rows fetched that will soon be needed; return at once, False if all are there."""
         local = self._local or self._attach()
         missing = self._missing(local, columns, rows)
         if any(missing):
             self._ask(local, columns, missing, wait=False)
+        return any(missing)
 
     def _fetch(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> MappedFile:
         if not self._is_newest:

@@ -20,6 +20,7 @@ from ocrstore.errors import (
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
+from ocrstore.store import local_path
 from ocrstore.torch.annotations import is_annotated
 from ocrstore.torch.batch import Batch, Sample
 from ocrstore.torch.collate import (
@@ -78,11 +79,15 @@ class OCRStoreDataset(Dataset[Sample]):
         max_row_nbytes: int | None = None,
         normalize: bool = False,
         numpy: bool = False,
+        cache: str | os.PathLike[str] | None = None,
+        cache_limit: str | int | None = None,
+        ahead_bytes: str | int | None = None,
     ) -> None:
         """Open stores.
 
         Args:
-            paths: A path, several, or a pattern such as `"train-*.ocrs"`.
+            paths: A path, several, or a pattern such as `"train-*.ocrs"`. A store may be given by
+                its URL: s3://, gs://, az://, https:// or file://.
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
             expect: The recipe (or its fingerprint) that must have made the view; a recipe may
@@ -103,6 +108,11 @@ class OCRStoreDataset(Dataset[Sample]):
                 and maps and masks as float32, for code that normalises nowhere. Four times the
                 memory of uint8; `DBNet` and the like normalise uint8 on their device.
             numpy: Hand out arrays in place of tensors. They stay on the host.
+            cache: With URLs: the folder on this machine for what is fetched, for all processes
+                of a node; by default the variable OCRSTORE_CACHE, else one in the user's cache.
+            cache_limit: With URLs: the most bytes of the folder, such as "500GB". Beyond it a
+                store is kept only while it is in use.
+            ahead_bytes: With URLs: the most bytes that are being fetched at once, 256 MiB at first.
 
         Raises:
             SchemaError: `normalize`, and the store has no recipe.
@@ -123,10 +133,11 @@ class OCRStoreDataset(Dataset[Sample]):
                 " `ocrstore build --targets module:function`"
             )
         names = None if columns is None else tuple(columns)
+        remote = {"cache": cache, "cache_limit": cache_limit, "ahead_bytes": ahead_bytes}
         view_name = None if view is None else str(view)
         self.views = tuple(
             open_view(
-                path,
+                os.fspath(local_path(path, **remote)),
                 view=view_name,
                 columns=names,
                 strategy=memory,
@@ -309,8 +320,9 @@ class OCRStoreDataset(Dataset[Sample]):
 
     def read_ahead(self, rows: npt.NDArray[np.int64]) -> None:
         """Read rows into the page cache in the background."""
+        reads = dict(zip(self.views, self._reads(), strict=True))
         for view, _, store_rows in self._refs(rows).groups():
-            view.read_ahead(store_rows)
+            view.read_ahead(store_rows, names=reads[view])
 
     def _reads(self) -> list[tuple[str, ...]]:
         """Return the columns of each view that samples are made of."""
@@ -407,7 +419,7 @@ def expand(paths: Paths) -> list[str]:
             raise NotAStoreError("a path is empty: expected a path, several, or a pattern.")
     found: list[str] = []
     for path in [os.fspath(path) for path in given]:
-        if os.path.exists(path) or not glob.has_magic(path):  # noqa: PTH110  # strings throughout
+        if "://" in path or os.path.exists(path) or not glob.has_magic(path):  # noqa: PTH110  # strings throughout
             found.append(path)
             continue
         matches = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # absolute patterns, too

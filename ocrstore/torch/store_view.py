@@ -11,8 +11,9 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.parallel_copy import decode_rows
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.views import StoredView, stored_views
+
+if TYPE_CHECKING:
+    from ocrstore.format.mapped_file import MappedFile
 
 _MAX_GROUP = 64
 """The most rows of a row group."""
@@ -78,13 +82,18 @@ class StoreView:
         self._lock = threading.Lock()
         self._probes = page_cache.ProbeSchedule()
         self.memory = self._make_memory(self.open_file, self._data)
+        self._fetched = self._rows, self.memory
 
     def _make_memory(
-        self, open_file: Callable[[], FileHandle], data: AnyArray, **options: Any
+        self,
+        open_file: Callable[[], FileHandle],
+        data: AnyArray,
+        *,
+        strategy: Strategy | None = None,
     ) -> dict[str, ColumnMemory]:
-        options = {"strategy": self.ref.strategy, **options}
+        strategy = strategy or self.ref.strategy
         return {
-            name: ColumnMemory(open_file, data, _layout(self.store[column]), **options)
+            name: ColumnMemory(open_file, data, _layout(self.store[column]), strategy=strategy)
             for name, column in self.columns.items()
             if self.specs[name].is_raw and self.specs[name].is_fixed
         }
@@ -92,23 +101,24 @@ class StoreView:
     def _memory_of(self, name: str, rows: IntArray) -> ColumnMemory | None:
         """Return the memory that has rows of a raw column; behind a URL, fetch them first."""
         self.check()
-        memory = self.memory.get(name)
-        if self._presence is None or memory is None:
-            return memory
-        mapping = self._presence.need(self.columns[name], rows)
-        if mapping is not self._rows:
-            return self._follow(mapping)[name]
-        return memory
+        if self._presence is None or name not in self.memory:
+            return self.memory.get(name)
+        return self._memory_in(self._presence.need(self.columns[name], rows))[name]
 
-    def _follow(self, mapping: MappedFile) -> dict[str, ColumnMemory]:
-        """Read rows from another file from now on: the cache was full, and the old one is gone."""
-        data = np.frombuffer(mapping.buffer, np.uint8)
-        handle = _open_same(mapping)
-        if handle is None:  # gone as well, by now
-            return self._make_memory(self.open_file, data, strategy="copy")
-        with self._lock:
+    def _memory_in(self, mapping: MappedFile) -> dict[str, ColumnMemory]:
+        """Return the memory of a file that rows were fetched into.
+
+        It is another file than before if the cache was full: the old one was removed.
+        """
+        rows, memory = self._fetched
+        if mapping is not rows:
+            data = np.frombuffer(mapping.buffer, np.uint8)
+            handle = _open_same(mapping)
+            if handle is None:  # removed as well by now: what is mapped can be copied
+                return self._make_memory(self.open_file, data, strategy="copy")
+            memory = self._make_memory(lambda: handle, data)
             self._rows, self._data, self._handle = mapping, data, handle
-            self.memory = memory = self._make_memory(lambda: handle, data)
+            self.memory, self._fetched = memory, (mapping, memory)
         return memory
 
     def __len__(self) -> int:
@@ -219,13 +229,21 @@ class StoreView:
 
     def load(self, rows: IntArray) -> None:
         """Read rows into the page cache; returns when they are there."""
-        if self._presence is not None:
-            self._presence.need_all(tuple(self.columns.values()), rows)
-            return  # just written, or mapped by now
+        self._fetch(self.names, rows)
         page_cache.load(self.open_file(), self._data, self._not_cached(rows))
 
-    def read_ahead(self, rows: IntArray) -> None:
-        """Read rows into the page cache in the background."""
+    def _fetch(self, names: tuple[str, ...], rows: IntArray) -> None:
+        """Have rows of a store behind a URL on this node; returns when they are."""
+        if self._presence is not None:
+            columns = [self.columns[name] for name in names]
+            self._memory_in(self._presence.need_all(columns, rows))
+
+    def read_ahead(self, rows: IntArray, *, names: tuple[str, ...] | None = None) -> None:
+        """Read rows of all or some columns into the page cache in the background."""
+        if self._presence is not None:
+            columns = [self.columns.get(name, name) for name in names or self.names]
+            if self._presence.want(columns, rows):
+                return  # what is fetched is in the page cache, too
         page_cache.read_ahead(self.open_file(), self._data, self._not_cached(rows))
 
     def _not_cached(self, rows: IntArray) -> list[tuple[int, int]]:
@@ -245,6 +263,7 @@ class StoreView:
         rows = np.arange(len(self), dtype=np.int64)
         if len(rows):
             self.check()
+            self._fetch(names, rows)
             ranges = self.ranges(rows, names=names)
             page_cache.load(self.open_file(), self._data, ranges, progress=progress)
 
