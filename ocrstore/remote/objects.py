@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 from ocrstore.errors import NotAStoreError, RemoteError, StoreChangedError, WriteError, needs
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import ObjectStore
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "http", "https", "file")
@@ -31,6 +32,17 @@ _PARTS_AT_ONCE = 8
 _MOST_PARTS = 5_000  # S3 allows 10,000
 _PAUSES = (0.2, 0.8, 3.2)
 """Seconds before an answer that was cut off is asked for again."""
+
+_TIMEOUTS = {
+    "connect_timeout": timedelta(seconds=5),
+    "read_timeout": timedelta(seconds=30),  # without a single byte
+    "timeout": timedelta(minutes=10),
+}
+_RETRIES = {
+    "max_retries": 10,
+    "retry_timeout": timedelta(minutes=1),
+    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=10)},
+}
 
 
 class ObjectInfo(NamedTuple):
@@ -76,13 +88,14 @@ class Place:
         with needs("remote"):
             from obstore.store import from_url
         self.url = url.rstrip("/")
-        options: dict[str, Any] = {}
         if scheme == "file":
-            options = {"mkdir": create}
+            options: dict[str, Any] = {"mkdir": create}
         else:
-            options = {"client_options": _client_options(scheme), "retry_config": _retries()}
-        if scheme == "s3":
-            options |= _profile()
+            options = {"client_options": dict(_TIMEOUTS), "retry_config": _RETRIES}
+            options |= _profile() if scheme == "s3" else {}
+            endpoint = options.get("config", {}).get("endpoint", "")
+            if url.startswith("http://") or endpoint.startswith("http://"):
+                options["client_options"]["allow_http"] = True
         if scheme in _LITERAL:
             head, _, path = self.url.partition("://")
             url = f"{head}://{quote(path, safe='/@:')}"
@@ -180,7 +193,7 @@ class Place:
                 yield from map(_info, found)
 
     def _get(
-        self, name: str, options: dict[str, Any], etag: str | None
+        self, name: str, options: GetOptions, etag: str | None
     ) -> tuple[memoryview, ObjectInfo]:
         from obstore.exceptions import GenericError
 
@@ -260,27 +273,11 @@ def _scheme(url: str) -> str:
     return scheme
 
 
-def _client_options(scheme: str) -> dict[str, Any]:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
-    options: dict[str, Any] = {
-        "connect_timeout": timedelta(seconds=5),
-        "read_timeout": timedelta(seconds=30),  # without a single byte
-        "timeout": timedelta(minutes=10),
-    }
-    if scheme == "http" or (scheme == "s3" and endpoint.startswith("http://")):
-        options["allow_http"] = True
-    return options
-
-
-def _retries() -> dict[str, Any]:
-    backoff = {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=10)}
-    return {"max_retries": 10, "retry_timeout": timedelta(minutes=1), "backoff": backoff}
-
-
 def _profile() -> dict[str, Any]:
-    """Return what an AWS profile says where the environment says nothing; obstore reads none."""
-    if "AWS_ACCESS_KEY_ID" in os.environ and "AWS_PROFILE" not in os.environ:
-        return {}
+    """Return the settings of the AWS profile, which obstore does not read.
+
+    What the environment says comes first, as for every program of AWS.
+    """
     name = os.environ.get("AWS_PROFILE", "default")
     files = configparser.ConfigParser(interpolation=None)
     home = Path.home() / ".aws"
@@ -291,22 +288,28 @@ def _profile() -> dict[str, Any]:
     for section in (f"profile {name}", name):
         if files.has_section(section):
             found |= files[section]
+    keys = {key: found.get(f"aws_{key}") for key in ("access_key_id", "secret_access_key")}
+    keys["session_token"] = found.get("aws_session_token")
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        keys = {}
+    elif "AWS_PROFILE" in os.environ and keys["access_key_id"] is None:
+        return {"credential_provider": _boto3_credentials(name)}
     config = {
-        "access_key_id": found.get("aws_access_key_id"),
-        "secret_access_key": found.get("aws_secret_access_key"),
-        "session_token": found.get("aws_session_token"),
+        **keys,
         "region": os.environ.get("AWS_REGION", found.get("region")),
         "endpoint": os.environ.get("AWS_ENDPOINT_URL", found.get("endpoint_url")),
     }
-    needs_boto3 = found and config["access_key_id"] is None and "AWS_PROFILE" in os.environ
-    if needs_boto3:  # single sign-on, assumed roles, processes
-        try:
-            from boto3.session import Session
-            from obstore.auth.boto3 import Boto3CredentialProvider
-        except ModuleNotFoundError as exc:
-            raise RemoteError(
-                f"AWS profile {name!r} has no access key, and for other kinds of profiles boto3 is "
-                "needed: pip install boto3"
-            ) from exc
-        return {"credential_provider": Boto3CredentialProvider(Session(profile_name=name))}
     return {"config": {key: value for key, value in config.items() if value is not None}}
+
+
+def _boto3_credentials(profile: str) -> Any:
+    """Return credentials of a profile without keys: single sign-on, assumed roles, programs."""
+    try:
+        from boto3.session import Session
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ModuleNotFoundError as exc:
+        raise RemoteError(
+            f"AWS profile {profile!r} has no access key, and boto3 is not installed, which is "
+            "needed for other kinds of profiles: pip install boto3"
+        ) from exc
+    return Boto3CredentialProvider(Session(profile_name=profile))
