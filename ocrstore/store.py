@@ -545,12 +545,23 @@ def open_store(
 
 
 def local_path(path: str | os.PathLike[str], **options: Any) -> str | os.PathLike[str]:
-    """Return a path as it is, and for a URL that of its local copy; `options` of `open_url`."""
-    if not isinstance(path, str) or "://" not in path:
-        return path
-    from ocrstore.remote.client import open_url
+    """Return a path as it is, and for a URL that of its local copy; `options` of `open_url`.
 
-    return open_url(path, **options)
+    So do shards beside the local copy of a catalog, which are not there before they are opened.
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        from ocrstore.remote.client import open_url
+
+        return open_url(text, **options)
+    if ".dataset" in text:
+        from ocrstore.remote.cache import shard_url
+        from ocrstore.remote.client import open_url
+
+        found = shard_url(text)
+        if found is not None:
+            return open_url(found[0], cache=found[1])
+    return path
 
 
 def _find_presence(snapshot: Snapshot) -> Presence | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -41,7 +41,7 @@ from ocrstore.format.snapshot import (
     read_manifest,
     read_metas,
 )
-from ocrstore.store import Store
+from ocrstore.store import Store, local_path
 from ocrstore.stored_rows import decode_stored
 
 if TYPE_CHECKING:
@@ -145,6 +145,11 @@ def verify(
         return check_source(path, source, progress=progress, **options)
     if options:
         raise SchemaError(f"{', '.join(options)}: only with `source`")
+    if "://" in os.fspath(path) or os.fspath(path).endswith(".frame"):
+        from ocrstore.remote.transfer import whole_object  # the local copy has not all of it
+
+        with whole_object(local_path(path)) as whole:
+            return replace(verify(whole, quick=quick, progress=progress), path=os.fspath(path))
     for _ in range(_ATTEMPTS):
         mapping = MappedFile(path)
         before = read_metas(mapping)
@@ -414,8 +419,11 @@ class Integrity:
 def check_headers(store: Store) -> Integrity:
     """Compare the headers of all extents with the index; no row is read.
 
-    Reads one or a few pages for each extent. Damage inside a row is found by `verify` only.
+    Reads one or a few pages for each extent. Damage inside a row is found by `verify` only. Of a
+    store behind a URL no headers are here: each row is compared with the index when it is fetched.
     """
+    if store.presence is not None:
+        return Integrity(0, len(store) * len(store.columns), ())
     mapping = store.snapshot.mapping
     for _ in range(_ATTEMPTS):
         before = read_metas(mapping)

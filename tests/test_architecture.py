@@ -49,15 +49,15 @@ views         : errors format metadata schema | recipe store
 format        : errors version
 stored_rows   : errors format | decode
 store         : buffers errors format stored_rows | decode display remote
-verification  : errors format store stored_rows | building
+verification  : errors format store stored_rows | building remote
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
 # stores in object storage
-remote        : errors format
+remote        : catalog errors format whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
-metadata pipeline problems recipe schema shared_slots sources store stored_rows targets verification version \
-views whole_file | viewer
+metadata pipeline problems recipe schema shared_slots sources store stored_rows targets \
+verification version views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
 torch         : annotation augment buffers errors keys machine metadata packages pipeline schema \

@@ -33,8 +33,24 @@ from ocrstore.packages import explain_imports
 if TYPE_CHECKING:
     from ocrstore.views import ViewBound
 
-STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""Argument type: a store that exists."""
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""Argument type: a file that exists."""
+
+
+class StorePath(click.Path):
+    """Argument type: a store to read, or the URL of one, which becomes the path of a local copy."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if "://" in str(value):
+            with explain_missing("read URLs", "remote"):
+                from ocrstore.store import local_path
+            return Path(local_path(str(value)))
+        return super().convert(value, param, ctx)
+
+
+STORE = StorePath(exists=True, dir_okay=False, path_type=Path)
+"""Argument type: a store to read."""
 
 
 class NewFile(click.Path):

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from ocrstore.cli.console import STORE, console, explain_missing, print_json, progress_bar, shown
+from ocrstore.cli.console import (
+    FILE,
+    STORE,
+    console,
+    explain_missing,
+    print_json,
+    progress_bar,
+    shown,
+)
 from ocrstore.cli.options import detector_options
 from ocrstore.whole_file import require_writable
 
@@ -21,7 +29,7 @@ _SHOWN = 10
 
 @click.command("eval")
 @click.argument("store", type=STORE)
-@click.option("--checkpoint", type=STORE, help="best.ckpt or last.ckpt of `ocrstore train`.")
+@click.option("--checkpoint", type=FILE, help="best.ckpt or last.ckpt of `ocrstore train`.")
 @click.option("--oracle", is_flag=True, help="Evaluate the store's own maps instead of a network.")
 @click.option("--view", help="View to evaluate [default: the store's default view].")
 @click.option(

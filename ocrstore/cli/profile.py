@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from ocrstore.cli.console import (
     COUNT,
+    FILE,
     STORE,
     allow_module_option,
     console,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from ocrstore.torch.profile import Profile
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 AGREES = 0.15
 """By this part the sum of the steps may differ from the loader's own cost."""
 _SIGNS = {"bake": "[green]bake[/]", "keep": "[yellow]keep[/]"}

@@ -10,7 +10,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ocrstore.cli.console import COUNT, STORE, console, explain_missing, fail, is_quiet, shown
+from ocrstore.cli.console import (
+    COUNT,
+    FILE,
+    STORE,
+    console,
+    explain_missing,
+    fail,
+    is_quiet,
+    shown,
+)
 from ocrstore.cli.options import device_option
 
 
@@ -114,7 +123,7 @@ class _StoreOrShare(click.Path):
     "--seed", default=0, show_default=True, help="Random seed of weights, order and augmentation."
 )
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the network.")
-@click.option("--resume", type=STORE, help="Continue from a checkpoint (last.ckpt).")
+@click.option("--resume", type=FILE, help="Continue from a checkpoint (last.ckpt).")
 @click.option("--force", is_flag=True, help="Overwrite the checkpoints of an earlier training.")
 @device_option
 @click.option("--devices", default="auto", show_default=True, help="GPUs or processes per node.")

@@ -10,6 +10,9 @@ An object has three files, named after a hash of its URL, ETag and size:
   header and one byte for each column and row: its mark. Rows and marks are one file, so that no
   reader can see the marks of another copy. This file is removed when the cache is full; readers
   that have mapped it keep their rows.
+
+A data set of many stores has a folder `NAME.dataset`, with a copy of its catalog and its URL. Its
+shards seem to lie beside the catalog: `shard_url` returns where they really are.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ import xxhash
 
 from ocrstore.errors import OCRStoreError
 from ocrstore.format.layout import PAGE_ALIGNMENT, align_up
+from ocrstore.whole_file import write_whole
 
 ABSENT, UNCHECKED, PRESENT = range(3)
 """The marks of a row. UNCHECKED: it was there before the machine was started again, and after a
 power failure the mark may have reached the disk and the row not."""
 
-_FRAME, _ORIGIN, _ROWS = ".frame", ".json", ".rows"
+_FRAME, _ORIGIN, _ROWS, _DATASET = ".frame", ".json", ".rows", ".dataset"
 _HEADER = struct.Struct("<8s64s")  # magic, boot
 _MAGIC = b"OCRSROW1"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
@@ -72,24 +76,41 @@ class Origin(NamedTuple):
 
     def frame(self, cache: Path) -> Path:
         """Return where the frame of this object lies in a cache folder."""
-        digest = xxhash.xxh3_128_hexdigest(json.dumps(self).encode())[:16]
-        stem = re.sub(r"[^A-Za-z0-9._-]", "_", self.url.rstrip("/").rpartition("/")[2])[:64]
-        return cache / f"{digest}-{stem.removesuffix('.ocrs')}{_FRAME}"
+        return cache / f"{self._stem}{_FRAME}"
 
-    def write(self, frame: Path) -> None:
-        """Record the origin of a frame."""
-        frame.with_suffix(_ORIGIN).write_text(json.dumps(self._asdict()), "utf-8")
+    def dataset(self, cache: Path) -> Path:
+        """Return the folder in a cache folder for the data set whose catalog this object is."""
+        return cache / f"{self._stem}{_DATASET}"
+
+    @property
+    def _stem(self) -> str:
+        digest = xxhash.xxh3_128_hexdigest(json.dumps(self).encode())[:16]
+        name = self.url.removesuffix("/dataset.json").rpartition("/")[2].removesuffix(".ocrs")
+        return f"{digest}-{re.sub('[^A-Za-z0-9._-]', '_', name)[:64]}"
+
+    def write(self, path: Path) -> None:
+        """Record the origin of a frame or of the folder of a data set."""
+        write_whole(path.with_suffix(_ORIGIN), json.dumps(self._asdict()).encode())
 
 
 def read_origin(frame: str | os.PathLike[str]) -> Origin | None:
-    """Return the origin of a local copy; None if the file is no frame."""
+    """Return the origin of a local copy; None if the file is none."""
     path = Path(frame)
-    if path.suffix != _FRAME:
+    if path.suffix not in (_FRAME, _DATASET):
         return None
     try:
         return Origin(**json.loads(path.with_suffix(_ORIGIN).read_text("utf-8")))
     except FileNotFoundError:
         return None
+
+
+def shard_url(path: str) -> tuple[str, Path] | None:
+    """Return URL and cache folder of a shard beside the copy of a catalog; None for other paths."""
+    folder = Path(path).parent
+    origin = read_origin(folder)
+    if origin is None:
+        return None
+    return f"{origin.url.rpartition('/')[0]}/{Path(path).name}", folder.parent
 
 
 def rows_path(frame: Path) -> Path:

@@ -46,10 +46,10 @@ def open_url(
     cache_limit: str | int | None = None,
     ahead_bytes: str | int | None = None,
 ) -> str:
-    """Return the path of the local copy of a store, which is opened like any other.
+    """Return the path of the local copy of a store or a data set, which is opened like any other.
 
     Args:
-        url: The store: s3://, gs://, az://, https:// or file://.
+        url: The store, or the folder of a data set of many: s3://, gs://, az://, https://, file://.
         cache: The cache folder, on a disk of this node; the variable OCRSTORE_CACHE, or a folder
             in the user's cache, if not given.
         cache_limit: The most bytes of the folder, such as "500GB"; as before if not given, and
@@ -68,7 +68,7 @@ def open_url(
         if value is not None
     }
     folder = cache_folder(cache)
-    return str(ask(folder, {"do": "open", "url": url, "settings": settings})["frame"])
+    return str(ask(folder, {"do": "open", "url": url, "settings": settings})["path"])
 
 
 def ask(cache: Path, request: dict[str, Any]) -> dict[str, Any]:

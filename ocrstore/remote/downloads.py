@@ -20,12 +20,14 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from ocrstore.catalog import CATALOG
 from ocrstore.errors import CorruptStoreError, NotAStoreError, OCRStoreError
 from ocrstore.format.snapshot import take_snapshot
 from ocrstore.remote.cache import PRESENT, Origin, frames_with_rows, read_origin, rows_path
 from ocrstore.remote.local_frame import make_frame
 from ocrstore.remote.objects import Place, split_url
 from ocrstore.remote.rows_file import Blocks, RowsFile
+from ocrstore.whole_file import write_whole
 
 _THREADS = 32
 _AHEAD_NBYTES = 256 << 20
@@ -109,28 +111,47 @@ class Downloads:
     # --- requests ---------------------------------------------------------------------------
 
     def open(self, url: str, settings: dict[str, int]) -> Path:
-        """Return the frame of an object, which is fetched if it is not there."""
+        """Return the local copy of a store, or of the catalog of a data set of many stores.
+
+        What opening it needs is fetched if it is not there.
+        """
+        if settings:
+            with self._lock:
+                self._settings |= settings
+                write_whole(self._cache / _SETTINGS, json.dumps(self._settings).encode())
         folder, name = split_url(url)
         place = Place(folder)
-        found = place.head(name)
+        found = None if url.endswith("/") else place.find(name)
+        if name == CATALOG or found is None:
+            return self._open_catalog(url.rstrip("/").removesuffix(f"/{CATALOG}"))
         if not found.nbytes:
             raise NotAStoreError(f"{url}: the object is empty.")
         origin = Origin(url, found.etag, found.nbytes)
         frame = origin.frame(self._cache)
 
         def get_range(start: int, stop: int) -> memoryview:
-            return self._count(place.get_range(name, start, stop, etag=found.etag))
+            return self._count(place.get_range(name, start, stop, etag=origin.etag))
 
-        if settings:
-            with self._lock:
-                self._settings |= settings
-                (self._cache / _SETTINGS).write_text(json.dumps(self._settings), "utf-8")
         with self._opening[url]:
             if not frame.exists():
                 origin.write(frame)
                 make_frame(get_range, found.nbytes, frame, url=url)
         self.attach(frame.name)
         return frame
+
+    def _open_catalog(self, url: str) -> Path:
+        place = Place(url)
+        if place.find(CATALOG) is None:
+            raise NotAStoreError(
+                f"{url}: no such object, nor {url}/{CATALOG}, the catalog of a data set."
+            )
+        data, found = place.get(CATALOG)
+        origin = Origin(f"{url}/{CATALOG}", found.etag, found.nbytes)
+        folder = origin.dataset(self._cache)
+        folder.mkdir(exist_ok=True)
+        origin.write(folder)
+        write_whole(folder / CATALOG, self._count(data))
+        return folder
 
     def attach(self, frame: str) -> None:
         """See to it that there is a rows file whose marks can be trusted."""
@@ -369,7 +390,7 @@ class Downloads:
 
     def _memory_folder(self) -> Path:
         """Return the folder for rows of this cache that are kept in memory."""
-        shared = Path("/dev/shm")  # noqa: S108  # the folder in it is private, and checked to be
+        shared = Path("/dev/shm")  # the folder in it is private, and checked to be
         parent = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
         digest = xxhash.xxh3_64_hexdigest(str(self._cache).encode())
         folder = parent / f"ocrstore-{os.getuid()}-{digest}"
@@ -385,7 +406,8 @@ class Downloads:
             if exc.errno not in _FULL:
                 raise
             self._go_on_in_memory(exc)
-        return shard.open_rows(self._memory_folder() / f"{shard.frame.stem}.{next(self._uses)}.rows")
+        name = f"{shard.frame.stem}.{next(self._uses)}.rows"
+        return shard.open_rows(self._memory_folder() / name)
 
     def _shard(self, frame: str) -> Shard:
         if frame not in self._shards:

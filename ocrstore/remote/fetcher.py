@@ -96,7 +96,7 @@ def _answer(connection: socket.socket, downloads: Downloads) -> None:
 def _do(request: dict[str, Any], downloads: Downloads) -> dict[str, Any]:
     match request["do"]:
         case "open":
-            return {"frame": str(downloads.open(request["url"], request["settings"]))}
+            return {"path": str(downloads.open(request["url"], request["settings"]))}
         case "attach":
             downloads.attach(request["frame"])
             return {}
