@@ -53,7 +53,7 @@ verification  : errors format store stored_rows | building remote
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
 # stores in object storage
-remote        : catalog errors format whole_file
+remote        : catalog errors format keys store verification whole_file
 # pictures into a store
 building      : annotation decode errors evaluation float16 format geometry keys machine maps \
 metadata pipeline problems recipe schema shared_slots sources store stored_rows targets \

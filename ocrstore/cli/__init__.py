@@ -42,6 +42,8 @@ COMMANDS = {
     "inspect": "inspect:inspect_command",
     "predict": "predict:predict_command",
     "profile": "profile:profile_command",
+    "pull": "transfer:pull_command",
+    "push": "transfer:push_command",
     "report": "report:report_command",
     "train": "train:train_command",
     "verify": "verify:verify_command",

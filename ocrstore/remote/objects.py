@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from ocrstore.errors import NotAStoreError, RemoteError, StoreChangedError, WriteError, needs
@@ -27,8 +27,7 @@ _LITERAL = ("s3", "gs", "az", "abfs", "abfss")
 """Their URLs are names of objects as they are; in those of the others %20 stands for a space."""
 
 PART_NBYTES = 16 << 20
-"""Bytes of one part of an upload; doubled for files of which there would be more than 5,000."""
-_PARTS_AT_ONCE = 8
+_PARTS_AT_ONCE = 4
 _MOST_PARTS = 5_000  # S3 allows 10,000
 _PAUSES = (0.2, 0.8, 3.2)
 """Seconds before an answer that was cut off is asked for again."""
@@ -65,6 +64,14 @@ def split_url(url: str) -> tuple[str, str]:
     if not name or folder.endswith(("/", ":")):
         raise RemoteError(f"{url}: names no object: expected {scheme}://.../NAME")
     return folder, name if scheme in _LITERAL else unquote(name)
+
+
+def part_nbytes(nbytes: int) -> int:
+    """Return the bytes of each part in which a file of this size is uploaded."""
+    part = PART_NBYTES
+    while part * _MOST_PARTS < nbytes:
+        part *= 2
+    return part
 
 
 class Place:
@@ -170,17 +177,16 @@ class Place:
         with self._translated(name):
             return self._store.put(name, data, mode="overwrite")["e_tag"] or ""
 
-    def put_file(self, name: str, path: Path) -> None:
+    def put_file(self, name: str, file: IO[bytes], nbytes: int) -> None:
         """Write an object from a file, large ones in parts; it appears whole or not at all.
 
         Raises:
             RemoteError: The server cannot be reached, or refuses.
         """
-        part = PART_NBYTES
-        while part * _MOST_PARTS < path.stat().st_size:
-            part *= 2
+        part = part_nbytes(nbytes)
+        data = file if nbytes > part else file.read()
         with self._translated(name):
-            self._store.put(name, path, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
+            self._store.put(name, data, chunk_size=part, max_concurrency=_PARTS_AT_ONCE)
 
     def list(self) -> Iterator[ObjectInfo]:
         """Yield all objects below the place, in no particular order.
@@ -222,7 +228,7 @@ class Place:
         try:
             yield
         except FileNotFoundError as exc:
-            raise NotAStoreError(f"{where}: no such object") from exc
+            raise NotAStoreError(f"{where}: no such object, or no such bucket") from exc
         except (exceptions.PreconditionError, exceptions.AlreadyExistsError) as exc:
             raise _changed(where) from exc
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as exc:
