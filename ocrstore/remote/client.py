@@ -128,7 +128,7 @@ def _connect(cache: Path) -> socket.socket:
                 ) from exc
         if not _is_elected(cache) and not any(_is_running(pid) for pid in _started[-1:]):
             _started.append(_start(cache))
-        time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # many readers start at once
+        time.sleep(pause * random.uniform(0.5, 1.5))  # many readers start at once
         pause = min(pause * 1.5, 0.2)
 
 

@@ -194,6 +194,10 @@ class Downloads:
                     future.result()
             except _DroppedError:
                 return {"replaced": True}
+            for cell in cells[rows.marks[cells] != PRESENT].tolist():
+                message = rows.wrong.pop(cell, None)  # the next request tries it again
+                if message is not None:
+                    raise CorruptStoreError(message)
         return {}
 
     @property
@@ -293,8 +297,8 @@ class Downloads:
                 again = self._get(shard, start, stop)
                 if not len(self._keep(shard, rows, np.array([position]), again)):
                     break
-            else:
-                raise CorruptStoreError(
+            else:  # an error for those who need this row, not for those of its neighbours
+                rows.wrong[int(blocks.cells[position])] = (
                     f"{shard.origin.url}: {blocks.name(position)}: its {stop - start:,} bytes do "
                     f"not match their hash; fetched {_TRIES} times. The object is damaged: check "
                     "the store that was uploaded with `ocrstore verify` and upload it again."

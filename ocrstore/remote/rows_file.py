@@ -24,7 +24,8 @@ from ocrstore.remote.cache import (
 
 _BLOCK_NBYTES = 1 << 20
 GAP_NBYTES = 128 << 10
-"""Ranges nearer to each other than this are downloaded as one, with what is between them."""
+"""Ranges nearer to each other than this are downloaded as one, with what is between them, as long
+as that is at most a fiftieth."""
 RANGE_NBYTES = 16 << 20
 """Ranges are joined up to this size."""
 
@@ -73,14 +74,18 @@ class Blocks:
     def joined(self, blocks: list[int]) -> list[range]:
         """Return blocks in ranges that are worth one request each."""
         found: list[range] = []
+        unused = 0
         for block in blocks:
             if found:
                 last = found[-1]
-                gap = self.offset[self.first[block]] - self.end[self.first[last.stop] - 1]
-                if gap < GAP_NBYTES and self.nbytes(last.start, block + 1) <= RANGE_NBYTES:
+                gap = int(self.offset[self.first[block]] - self.end[self.first[last.stop] - 1])
+                nbytes = self.nbytes(last.start, block + 1)
+                if gap < GAP_NBYTES and nbytes <= RANGE_NBYTES and unused + gap <= nbytes // 50:
                     found[-1] = range(last.start, block + 1)
+                    unused += gap
                     continue
             found.append(range(block, block + 1))
+            unused = 0
         return found
 
     def name(self, position: int) -> str:
@@ -115,6 +120,8 @@ class RowsFile:
         self._forget_other_boots()
         self.pending: dict[int, Any] = {}
         """The job of each block that is being downloaded, or will be."""
+        self.wrong: dict[int, str] = {}
+        """Cells that could not be fetched as they should be, and why."""
         self.is_dropped = False
         self.last_use = 0
 
