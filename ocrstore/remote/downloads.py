@@ -157,6 +157,8 @@ class Downloads:
         """See to it that there is a rows file whose marks can be trusted."""
         with self._lock:
             shard = self._shard(frame)
+            if shard.rows is not None and not shard.rows.is_there():
+                self._drop(shard)  # somebody has emptied the folder
             if shard.rows is None:
                 self._open_rows(shard)
 

@@ -157,6 +157,13 @@ class RowsFile:
         with suppress(AttributeError, OSError):
             os.close(self._descriptor)
 
+    def is_there(self) -> bool:
+        """Return whether the path still leads to this file."""
+        try:
+            return self.path.stat().st_ino == self.inode
+        except OSError:
+            return False
+
     def drop(self) -> None:
         """Remove the file; who has mapped it keeps what is in it."""
         self.is_dropped = True

@@ -299,6 +299,8 @@ class OCRStoreDataset(Dataset[Sample]):
         return computed
 
     def _compute_all(self, rows: IntArray) -> list[Computed]:
+        if self.is_remote:
+            self.fetch_ahead(rows)
         return [self._compute(row) for row in rows.tolist()]
 
     def _read_next_batch_ahead(self, rows: IntArray) -> None:
@@ -323,6 +325,17 @@ class OCRStoreDataset(Dataset[Sample]):
         reads = dict(zip(self.views, self._reads(), strict=True))
         for view, _, store_rows in self._refs(rows).groups():
             view.read_ahead(store_rows, names=reads[view])
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether rows are fetched from a URL, so that it helps to know which come next."""
+        return any(view.store.presence is not None for view in self.views)
+
+    def fetch_ahead(self, rows: npt.NDArray[np.int64]) -> None:
+        """Have rows fetched in the background that will soon be needed, if they are behind URLs."""
+        reads = dict(zip(self.views, self._reads(), strict=True))
+        for view, _, store_rows in self._refs(rows).groups():
+            view.fetch_ahead(reads[view], store_rows)
 
     def _reads(self) -> list[tuple[str, ...]]:
         """Return the columns of each view that samples are made of."""

@@ -19,6 +19,8 @@ from torch.utils.data.distributed import DistributedSampler
 Uneven = Literal["exact", "pad", "drop"]
 
 _STATE_VERSION = 1
+_ANNOUNCED = 128
+"""So many rows at a time are announced to a data set that fetches them."""
 
 
 class ReadsAhead(Protocol):
@@ -136,7 +138,7 @@ class ResumableSampler(DistributedSampler[Any]):
         me = self._drawn_by = object()
         share = self._share()
         first = position - (len(self) - len(share))
-        for row in share[first:].tolist():
+        for row in _announced(self.dataset, share[first:]):
             position += 1
             if self._drawn_by is me:
                 self.position = position
@@ -303,6 +305,17 @@ class WindowShuffleSampler(ResumableSampler):
                 threading.Thread(target=self._source.read_ahead, args=(rows,), daemon=True).start()
                 asked = window
             yield row
+
+
+def _announced(dataset: Any, rows: npt.NDArray[np.int64]) -> Iterator[int]:
+    """Yield rows; a data set behind a URL is told in time which of them come next."""
+    parts = [rows[start : start + _ANNOUNCED] for start in range(0, len(rows), _ANNOUNCED)]
+    for number, part in enumerate(parts):
+        if getattr(dataset, "is_remote", False):
+            for coming in parts[:2] if number == 0 else parts[number + 1 : number + 2]:
+                # it may have to open shards
+                threading.Thread(target=dataset.fetch_ahead, args=(coming,), daemon=True).start()
+        yield from part.tolist()
 
 
 def sampler_state(loader_state: dict[str, Any]) -> dict[str, int]:

@@ -238,12 +238,16 @@ class StoreView:
             columns = [self.columns[name] for name in names]
             self._memory_in(self._presence.need_all(columns, rows))
 
+    def fetch_ahead(self, names: tuple[str, ...], rows: IntArray) -> bool:
+        """Have rows fetched in the background; return False if all are on this node."""
+        if self._presence is None:
+            return False
+        return self._presence.want([self.columns.get(name, name) for name in names], rows)
+
     def read_ahead(self, rows: IntArray, *, names: tuple[str, ...] | None = None) -> None:
         """Read rows of all or some columns into the page cache in the background."""
-        if self._presence is not None:
-            columns = [self.columns.get(name, name) for name in names or self.names]
-            if self._presence.want(columns, rows):
-                return  # what is fetched is in the page cache, too
+        if self.fetch_ahead(names or self.names, rows):
+            return  # what is fetched is in the page cache, too
         page_cache.read_ahead(self.open_file(), self._data, self._not_cached(rows))
 
     def _not_cached(self, rows: IntArray) -> list[tuple[int, int]]:

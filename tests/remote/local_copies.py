@@ -59,9 +59,14 @@ def assert_equal(store: ocrstore.Store, source: Path, columns: tuple[str, ...] =
 
 
 def stored_nbytes(source: Path, *names: str) -> int:
-    """The stored bytes of some columns."""
+    """The stored bytes of some columns, with what is between rows that start on a page."""
     with ocrstore.open(source) as store:
-        return sum(int(store[name].nbytes.sum()) for name in names)
+        return sum(
+            store[name].stride * len(store)
+            if store[name].spec.is_raw and store[name].spec.is_fixed
+            else int(store[name].nbytes.sum())
+            for name in names
+        )
 
 
 def fetchers(cache: Path) -> list[psutil.Process]:

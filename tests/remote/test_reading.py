@@ -267,6 +267,17 @@ def test_beyond_the_limit_the_first_stores_stay_and_the_others_pass_through(
     assert ask(cache, {"do": "status"})["downloaded"] == before
 
 
+def test_an_emptied_cache_folder_is_filled_again(url, source, cache):
+    """By the same fetcher, for a store that is open and for one that is opened."""
+    store = ocrstore.open(url, cache=cache)
+    store["tensor"][3]
+    _rows_file(cache).unlink()
+    assert_equal(store, source, ("tensor",))
+    for path in (*cache.glob("*.rows"), *cache.glob("*.frame"), *cache.glob("*.json")):
+        path.unlink()
+    assert_equal(ocrstore.open(url, cache=cache), source)
+
+
 def test_files_of_others_in_the_cache_folder_stay(url, source, cache):
     """Only local copies are removed, never what has no remote copy."""
     cache.mkdir()
