@@ -26,8 +26,9 @@ _BLOCK_NBYTES = 1 << 20
 GAP_NBYTES = 128 << 10
 """Ranges nearer to each other than this are downloaded as one, with what is between them, as long
 as that is at most a fiftieth."""
-RANGE_NBYTES = 16 << 20
-"""Ranges are joined up to this size."""
+RANGE_NBYTES = 4 << 20
+"""Ranges are joined up to this size: many at once are as fast as larger ones, and a batch that waits
+for its rows waits for less."""
 
 IntArray = npt.NDArray[np.int64]
 
