@@ -6,6 +6,7 @@ opening it, and has once what all of them share: columns and views.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ocrstore.errors import NotAStoreError, UnsupportedFormatError, corrupt
+from ocrstore.errors import NotAStoreError, UnsupportedFormatError, WriteError, corrupt
 from ocrstore.format.columns import Column
 from ocrstore.format.manifest import (
     MAX_MANIFEST_NBYTES,
@@ -22,6 +23,7 @@ from ocrstore.format.manifest import (
     encode_json,
     parse_columns,
 )
+from ocrstore.keys import hash_of
 from ocrstore.whole_file import replaced
 
 CATALOG = "dataset.json"
@@ -55,6 +57,10 @@ class Shard(NamedTuple):
     column_nbytes: Mapping[str, int]
     """The stored bytes of each column."""
 
+    def holds(self, key: str) -> bool:
+        """Return whether a key is in the shard's bucket."""
+        return f"{hash_of(key):064b}".startswith(self.bucket)
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -67,6 +73,8 @@ class Catalog:
     shards: tuple[Shard, ...]
     build: Mapping[str, Any]
     """What the build recorded for the next one."""
+    fingerprint: str = ""
+    """The sha256 of the file that it was read from."""
 
     @property
     def path(self) -> str:
@@ -152,7 +160,14 @@ def parse_catalog(payload: bytes, *, path: str) -> Catalog:
     names = tuple(columns)
     shards = tuple(_shard(entry, names, path) for entry in record["shards"])
     _check_buckets(shards, path)
-    return Catalog(os.path.dirname(path), columns, record["metadata"], shards, record["build"])  # noqa: PTH120  # strings throughout
+    return Catalog(
+        os.path.dirname(path),  # noqa: PTH120  # strings throughout
+        columns,
+        record["metadata"],
+        shards,
+        record["build"],
+        hashlib.sha256(payload).hexdigest(),
+    )
 
 
 def write_catalog(catalog: Catalog) -> None:
@@ -163,6 +178,12 @@ def write_catalog(catalog: Catalog) -> None:
         WriteError: The file system refuses.
     """
     payload = catalog.to_json()
+    if len(payload) > MAX_MANIFEST_NBYTES:
+        raise WriteError(
+            f"{catalog.path}: the catalog of {len(catalog.shards):,} shards would have"
+            f" {len(payload):,} bytes; at most {MAX_MANIFEST_NBYTES:,}. Build with a larger"
+            " --shard-size into another folder."
+        )
     parse_catalog(payload, path=catalog.path)  # what is written can be read
     with replaced(catalog.path) as partial, partial.open("wb") as file:
         file.write(payload)
@@ -185,17 +206,17 @@ def _shard(entry: Any, columns: tuple[str, ...], path: str) -> Shard:
         if not isinstance(entry[field], str) or not _HEX.fullmatch(entry[field]):
             raise corrupt(where, f"field {field!r} is not 64 hexadecimal digits.")
     if not isinstance(groups, list) or not all(
-        isinstance(pair, list) and len(pair) == 2 and _are_counts(pair) for pair in groups
+        isinstance(pair, list) and len(pair) == 2 and _are_counts(pair) and all(pair)
+        for pair in groups
     ):
-        raise corrupt(where, "its row groups are not pairs of counts.")
+        raise corrupt(where, "its row groups are not pairs of counts above 0.")
     if not isinstance(sizes, list) or len(sizes) != len(columns) or not _are_counts(sizes):
         raise corrupt(where, f"field 'column_nbytes' is not {len(columns)} counts.")
     nbytes, samples, generation = (entry[field] for field in ("nbytes", "samples", "generation"))
-    if (
-        not _are_counts([nbytes, samples, generation])
-        or sum(number * rows for number, rows in groups) != samples
-    ):
-        raise corrupt(where, "its sizes are no counts, or its row groups are not its samples.")
+    if not _are_counts([nbytes, samples, generation]) or samples >= 2**31:
+        raise corrupt(where, "its sizes are no counts, or too large.")
+    if sum(number * rows for number, rows in groups) != samples or sum(sizes) > nbytes:
+        raise corrupt(where, "its row groups are not its samples, or its columns exceed its file.")
     return Shard(
         name,
         bucket,

@@ -28,7 +28,7 @@ with needs("torch"):
     from torch.utils.data import DataLoader
     from torch.utils.dlpack import from_dlpack
 
-    from ocrstore.torch.augmented import AugmentedView
+    from ocrstore.torch.augmented import Augmenter
     from ocrstore.torch.batch import Batch
     from ocrstore.torch.collate import Computed, plural_of
     from ocrstore.torch.dataset import OCRStoreDataset
@@ -264,7 +264,7 @@ class _HostDataset(OCRStoreDataset):
                 f"{dataset!r}: its transform is {type(dataset.transform).__name__}; DALI computes"
                 " that of OCRStoreDataset(..., transform=BasicAugmentation(height, width)) only."
             )
-        if any(view.ref.normalize or view.ref.numpy for view in dataset.views):
+        if any(view.ref.normalize or view.ref.numpy for view in dataset.views.sets):
             raise SchemaError(
                 f"{dataset!r}: DALI hands out uint8 tensors; leave out normalize= and numpy=, and"
                 " normalise on the device."
@@ -287,19 +287,20 @@ class _HostDataset(OCRStoreDataset):
         transform = self.transform
         assert isinstance(transform, BasicAugmentation)
         self.size = transform.size
-        self._hosts = [
-            _HostView(view, _PointsOnly(transform), self._map_params, targets=self._targets)
-            for view in self.views
-        ]
-        self._augmented = [*self._hosts]
-        self.encoded = all(view.pictures.spec.codec in ("jpeg", "file") for view in self._hosts)
+        sets = self.views.sets
+        self._augmenter = _HostAugmenter(
+            sets, _PointsOnly(transform), self._map_params, targets=self._targets
+        )
+        (name,) = self._augmenter.reads
+        pictures = [one.all_columns[one.columns.get(name, name)] for one in sets]
+        self.encoded = all(column.codec in ("jpeg", "file") for column in pictures)
         """Whether pictures are handed out as files, for DALI to decode."""
 
     def picture(self, row: int) -> npt.NDArray[np.uint8]:
         """Return a picture or, if they are `encoded`, its file; in place where that is stored."""
-        number = int(np.searchsorted(self._starts, row, "right")) - 1
-        view, column = self.views[number], self._hosts[number].pictures
-        row -= int(self._starts[number])
+        assert self._augmenter is not None
+        view, row = self._locate(row)
+        column = self._augmenter.pictures(view)
         view.check()
         if not self.encoded:
             return np.asarray(column[row])
@@ -330,17 +331,17 @@ def _check_header(view: StoreView, column: StoredColumn[Any], row: int) -> None:
         )
 
 
-class _HostView(AugmentedView):
-    """Computes all of a sample of one store but its pixels."""
+class _HostAugmenter(Augmenter):
+    """Computes all of a sample but its pixels."""
 
-    def compute(self, row: int, number: int) -> Computed:
-        computed = super().compute(row, number)
+    def compute(self, view: StoreView, row: int, number: int) -> Computed:
+        computed = super().compute(view, row, number)
         del computed["image"]
         computed[_FACTORS] = np.array(self._augment.transform.factors, np.float32)
         return computed
 
-    def _picture(self, row: int) -> npt.NDArray[np.uint8]:
-        return _blank(tuple(self.pictures.shapes[row].tolist()))
+    def _picture(self, view: StoreView, row: int) -> npt.NDArray[np.uint8]:
+        return _blank(tuple(self.pictures(view).shapes[row].tolist()))
 
 
 class _PointsOnly:

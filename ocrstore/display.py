@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from ocrstore.format.columns import Column
 
 SIDE = 360
 """Longest side of a picture in a notebook, in pixels."""
@@ -45,12 +43,14 @@ def shape_in_words(shape: Iterable[int | None]) -> str:
     return " x ".join("?" if size is None else str(size) for size in shape) or "scalar"
 
 
-def columns_table(columns: Mapping[str, Column]) -> list[Line]:
-    """Return name, dtype, shape and codec of each column of a store."""
-    return [
+def store_table(store: Any) -> tuple[str, list[Line]]:
+    """Return a title, and name, dtype, shape and codec of each column of a `Store`."""
+    lines = [
         (name, spec.dtype, f"{shape_in_words(spec.shape)}, {spec.codec}")
-        for name, spec in columns.items()
+        for name, spec in store.columns.items()
     ]
+    place = store.path if store.presence is None else store.presence.url
+    return f"ocrstore.Store {place!r}: {len(store)} samples", lines
 
 
 def describe(value: Any) -> tuple[str, str]:

@@ -65,13 +65,18 @@ def from_lines(text: str) -> list[str]:
     return [_LINE_END.sub(lambda m: ends.get(m[1], m[0]), line) for line in lines if line]
 
 
+def hash_of(key: str) -> int:
+    """Return 64 bits that follow from the key alone, evenly spread over keys."""
+    return xxhash.xxh3_64_intdigest(key.encode())
+
+
 def fraction_of(key: str) -> float:
     """Return a number in [0, 1) that follows from the key alone, evenly spread over keys.
 
     For parts of a data set that stay the same when samples are added: a tenth is all keys below
     0.1, and a larger part contains the smaller one.
     """
-    return xxhash.xxh3_64_intdigest(key.encode()) / 2**64
+    return hash_of(key) / 2**64
 
 
 def shown(text: object) -> str:

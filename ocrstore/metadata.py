@@ -141,6 +141,8 @@ _BUILD = record(
             {"asked": one_of("auto", "raw", "upright"), "ambiguous": one_of("raw", "upright")}
         ),
         "ocrstore": text,
+        "shard_nbytes": count,  # of a data set of many stores
+        "sample_nbytes": count,
         "source": record({}, _SOURCE),
         "problems": record({"counts": named(count), "first": listed(_PROBLEM)}),
     },
@@ -156,11 +158,16 @@ def build_record(store: Store) -> Mapping[str, Any]:
     """
     found = store.metadata.get("build", {})
     try:
-        _BUILD(found, f"{store.path}: metadata.build")
+        return checked_build(found, f"{store.path}: metadata.build")
     except SchemaError:
         if store.metadata.get("views"):
             raise
         return {}
+
+
+def checked_build(found: Any, where: str) -> Mapping[str, Any]:
+    """Return the record of a build; raise SchemaError if it is not as a build writes it."""
+    _BUILD(found, where)
     checked: Mapping[str, Any] = found
     return checked
 

@@ -89,6 +89,7 @@ BUILD_KINDS: dict[str, Kind] = {
     "bad-geometry": _lost("the recipe's pipeline failed on the picture"),
     "bad-key": _lost("the picture's path is too long for a key"),
     "crashed": _lost("the decoder crashed on the picture, twice"),
+    "shard-failed": _lost("a shard could not be made, for example because a disk was full"),
     # maps
     "maps-missing": _lost("no map file for this picture; its maps were drawn"),
     "bad-maps": _lost("a map file has invalid content; the maps were drawn"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ocrstore.format.mapped_file import MappedFile
-    from ocrstore.remote.presence import Presence
+    from ocrstore.remote.presence import Fetching
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class StoredColumn(Generic[T]):
         snapshot: Snapshot,
         *,
         max_row_nbytes: int | None = None,
-        presence: Presence | None = None,
+        presence: Fetching | None = None,
     ) -> None:
         self.name = name
         self._presence = presence
@@ -141,9 +141,7 @@ class StoredColumn(Generic[T]):
     def stored(self, row: int | str) -> memoryview:
         """Return the stored bytes of a row or a key, such as a picture's file, without a copy."""
         row = self._check_row(row)
-        mapping = self._mapping_of(row)
-        start = int(self.offsets[row])
-        return mapping.buffer[start : start + int(self.nbytes[row])]
+        return self._mapping_of(row).part(int(self.offsets[row]), int(self.nbytes[row]))
 
     def _mapping_of(self, rows: int | slice | list[int]) -> MappedFile:
         """Return the mapped file that some rows are in; of a store behind a URL, fetch them."""
@@ -217,11 +215,14 @@ class StoredColumn(Generic[T]):
         """Decode a row into `out`, C-contiguous and of the row's shape; for compressed columns.
 
         Releases the GIL and allocates nothing. After an error the content of `out` is undefined.
+        Whoever calls it has checked the file, once for all rows of a batch.
 
         Raises:
             CorruptStoreError: The row does not decode to exactly the bytes of `out`.
         """
-        decode_row_into(self.spec, self.stored(row), out, where=_Place(self, row))
+        mapping = self._mapping if self._presence is None else self._mapping_of(row)
+        data = mapping.part(int(self.offsets[row]), int(self.nbytes[row]))
+        decode_row_into(self.spec, data, out, where=_Place(self, row))
 
     def _one(self, row: int) -> npt.NDArray[T]:
         if self.spec.is_raw:
@@ -249,6 +250,7 @@ class StoredColumn(Generic[T]):
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
         batch = self.empty_batch(len(rows))
+        self._mapping.check()
         for position, row in enumerate(rows):
             if self.spec.is_compressed:
                 self.decode_into(row, batch[position, ...])  # an array of a scalar column, too
@@ -322,8 +324,9 @@ class Store:
     ) -> None:
         self._max_row_nbytes = row_limit(max_row_nbytes)
         # stays right when the working directory changes
+        path = local_path(path)
         self._absolute = os.path.abspath(path)  # noqa: PTH100  # Path.resolve would follow links
-        self._load(take_snapshot(path, generation=generation))
+        self._load(_take_snapshot(path, generation=generation))
 
     def _load(self, snapshot: Snapshot) -> None:
         self._snapshot: Snapshot | None = snapshot
@@ -384,19 +387,14 @@ class Store:
     def __repr__(self) -> str:
         if self._snapshot is None:
             return f"<ocrstore.Store {self.path!r}: closed>"
-        from ocrstore.display import as_text, columns_table
+        from ocrstore.display import as_text, store_table
 
-        return as_text(self._title, columns_table(self.columns))
+        return as_text(*store_table(self))
 
     def _repr_html_(self) -> str | None:
-        from ocrstore.display import as_html, columns_table
+        from ocrstore.display import as_html, store_table
 
-        return None if self._snapshot is None else as_html(self._title, columns_table(self.columns))
-
-    @property
-    def _title(self) -> str:
-        place = self.path if self.presence is None else self.presence.url
-        return f"ocrstore.Store {place!r}: {len(self)} samples"
+        return None if self._snapshot is None else as_html(*store_table(self))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -486,7 +484,7 @@ class Store:
         Arrays taken before stay valid and unchanged.
         """
         old = self.snapshot
-        new = take_snapshot(self._absolute)
+        new = _take_snapshot(self._absolute)
         same_file = (old.mapping.device, old.mapping.inode) == (
             new.mapping.device,
             new.mapping.inode,
@@ -513,6 +511,15 @@ class Store:
         return reopen_store, given
 
 
+def _take_snapshot(path: str | os.PathLike[str], *, generation: int | None = None) -> Snapshot:
+    """Read the index of a store, or those of the shards of a data set."""
+    if os.path.isdir(path) or os.path.basename(path) == "dataset.json":  # noqa: PTH112, PTH119  # a string, too
+        from ocrstore.store_set import take_set_snapshot
+
+        return take_set_snapshot(path, generation=generation)
+    return take_snapshot(path, generation=generation)
+
+
 def open_store(
     path: str | os.PathLike[str],
     *,
@@ -524,7 +531,8 @@ def open_store(
     """Open a store for reading; no row is read.
 
     Args:
-        path: The store, or its URL: s3://, gs://, az://, https:// or file://.
+        path: The store; the folder or the catalog of a data set of many stores opens all of them.
+            Or the URL of either: s3://, gs://, az://, https:// or file://.
         generation: An older generation, if the store has not been compacted since.
         max_row_nbytes: Larger rows of compressed columns are not decoded (DecodeError): a small
             file can hold rows of 2 GB. By default the environment variable
@@ -550,22 +558,20 @@ def local_path(path: str | os.PathLike[str], **options: Any) -> str | os.PathLik
     So do shards beside the local copy of a catalog, which are not there before they are opened.
     """
     text = os.fspath(path)
-    if "://" in text:
-        from ocrstore.remote.client import open_url
+    if "://" not in text and ".dataset/" not in text:
+        return path
+    from ocrstore.remote.client import open_shard_of, open_url
 
-        return open_url(text, **options)
-    if ".dataset" in text:
-        from ocrstore.remote.cache import shard_url
-        from ocrstore.remote.client import open_url
-
-        found = shard_url(text)
-        if found is not None:
-            return open_url(found[0], cache=found[1])
-    return path
+    return open_url(text, **options) if "://" in text else open_shard_of(text)
 
 
-def _find_presence(snapshot: Snapshot) -> Presence | None:
-    if not snapshot.mapping.path.endswith(".frame"):
+def is_local_copy(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is that of a local copy, of which rows are fetched when needed."""
+    return os.fspath(path).endswith((".frame", ".dataset", ".dataset/dataset.json"))
+
+
+def _find_presence(snapshot: Snapshot) -> Fetching | None:
+    if not is_local_copy(snapshot.mapping.path):
         return None
     from ocrstore.remote.presence import find_presence
 

@@ -41,7 +41,7 @@ from ocrstore.format.snapshot import (
     read_manifest,
     read_metas,
 )
-from ocrstore.store import Store, local_path
+from ocrstore.store import Store, is_local_copy, local_path
 from ocrstore.stored_rows import decode_stored
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def verify(
     store was changed meanwhile and something looks wrong, the check is repeated.
 
     Args:
-        path: The store.
+        path: The store, or a data set of many stores: each shard is compared with the catalog, too.
         source: The pictures, as for `build`. Every sample is derived from them again and compared
             bit by bit with the store, instead of checking the file.
         quick: Compare rows with their hashes only, and decode nothing.
@@ -145,11 +145,13 @@ def verify(
         return check_source(path, source, progress=progress, **options)
     if options:
         raise SchemaError(f"{', '.join(options)}: only with `source`")
-    if "://" in os.fspath(path) or os.fspath(path).endswith(".frame"):
+    if "://" in os.fspath(path) or is_local_copy(path):
         from ocrstore.remote.transfer import whole_object  # the local copy has not all of it
 
         with whole_object(local_path(path)) as whole:
             return replace(verify(whole, quick=quick, progress=progress), path=os.fspath(path))
+    if os.path.isdir(path) or os.path.basename(path) == "dataset.json":  # noqa: PTH112, PTH119  # a string, too
+        return _verify_shards(path, progress, quick=quick)
     for _ in range(_ATTEMPTS):
         mapping = MappedFile(path)
         before = read_metas(mapping)
@@ -162,6 +164,47 @@ def verify(
             if result.ok or not has_changed(mapping, before):
                 return result
     raise StoreBusyError(f"{mapping.path}: is changed faster than it can be checked. Try it later.")
+
+
+def _verify_shards(path: StrPath, progress: Progress | None, *, quick: bool) -> Verification:
+    """Verify every shard of a data set, and compare it with the catalog."""
+    from ocrstore.catalog import read_catalog  # a store alone needs neither
+    from ocrstore.store_set import open_shard
+
+    catalog = read_catalog(path)
+    total = sum(shard.nbytes for shard in catalog.shards)
+    result = Verification(catalog.folder, nbytes=total, samples=len(catalog))
+    done = 0
+    for shard in catalog.shards:
+        before = done
+
+        def tell(part: int, whole: int, before: int = before, nbytes: int = shard.nbytes) -> None:
+            if progress is not None:
+                progress(before + part * nbytes // max(1, whole), total)
+
+        found: list[Finding] = []
+        try:
+            one = verify(catalog.shard_path(shard), quick=quick, progress=tell)
+            found += one.findings
+            result.rows += one.rows
+            result.extents += one.extents
+            result.checked_nbytes += one.checked_nbytes
+            result.dead_nbytes += one.dead_nbytes
+            with open_shard(catalog, shard) as store:
+                stray = [key for key in store.keys if not shard.holds(key)]
+            found += [Finding(f"the key is not of bucket {shard.bucket}", key) for key in stray]
+        except OCRStoreError as exc:
+            found.append(Finding(str(exc)))
+        result.findings += [replace(one, message=_of_shard(shard.name, one)) for one in found]
+        done += shard.nbytes
+        if progress is not None:
+            progress(done, total)
+    return result
+
+
+def _of_shard(name: str, finding: Finding) -> str:
+    """Return a message that names the shard."""
+    return finding.message if name in finding.message else f"shard {name}: {finding.message}"
 
 
 def _verify(mapping: MappedFile, progress: Progress | None, *, quick: bool) -> Verification:
@@ -422,6 +465,19 @@ def check_headers(store: Store) -> Integrity:
     Reads one or a few pages for each extent. Damage inside a row is found by `verify` only. Of a
     store behind a URL no headers are here: each row is compared with the index when it is fetched.
     """
+    from ocrstore.store_set import catalog_of, open_shard  # which imports the store
+
+    catalog = catalog_of(store)
+    if catalog is not None:
+        each = []
+        for shard in catalog.shards:
+            with open_shard(catalog, shard) as opened:
+                each.append((shard.name, check_headers(opened)))
+        return Integrity(
+            sum(found.extents for _, found in each),
+            sum(found.rows for _, found in each),
+            tuple(f"shard {name}: {line}" for name, found in each for line in found.findings),
+        )
     if store.presence is not None:
         return Integrity(0, len(store) * len(store.columns), ())
     mapping = store.snapshot.mapping

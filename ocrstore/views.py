@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +144,25 @@ def views_metadata(views: tuple[View, ...]) -> dict[str, Any]:
 # --- reading them from a manifest
 
 
+class Described(Protocol):
+    """What has a description of columns and views: a store, or the catalog of a data set."""
+
+    @property
+    def path(self) -> str:
+        """Its file."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """The columns, by name."""
+        ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The entries about views."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoredView:
     """A view of a store as its manifest describes it, checked against the store's columns."""
@@ -194,8 +213,10 @@ class StoredView:
         }
 
 
-def stored_views(store: Store) -> tuple[StoredView, ...]:
-    """Read the views of a store, the default one first; none if it was not built from pictures.
+def stored_views(store: Described) -> tuple[StoredView, ...]:
+    """Read the views of a store or a data set, the default one first.
+
+    None if it was not built from pictures.
 
     Raises:
         SchemaError: The manifest's metadata about views is not as a build writes it.
@@ -228,7 +249,7 @@ def readable_views(store: Store) -> tuple[tuple[StoredView, ...], str]:
         return (), str(exc)
 
 
-def built_views(store: Store) -> tuple[View, ...]:
+def built_views(store: Described) -> tuple[View, ...]:
     """Return the views of a store with their recipes, to build them again."""
     views = [View(view.name, view.recipe, view.default) for view in stored_views(store)]
     return check_views(tuple(views)) if views else ()
@@ -289,7 +310,7 @@ def view_matrices(store: Store, column: str, row: int) -> tuple[Matrix, Matrix]:
     return forward, inverse
 
 
-def _check_column(store: Store, logical: str, column: str, where: str) -> None:
+def _check_column(store: Described, logical: str, column: str, where: str) -> None:
     spec = store.columns.get(column)
     if spec is None:
         raise wrong(where, "the name of a column of the store", column)

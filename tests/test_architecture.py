@@ -34,7 +34,7 @@ packages      :
 whole_file    : errors
 metadata      : errors keys | store
 problems      : annotation
-catalog       : errors format whole_file
+catalog       : errors format keys whole_file
 geometry      : errors
 # source -> decode -> recipe
 sources       : annotation errors keys problems | decode
@@ -48,34 +48,36 @@ views         : errors format metadata schema | recipe store
 # writer and store: bytes only
 format        : errors version
 stored_rows   : errors format | decode
-store         : buffers errors format stored_rows | decode display remote
-verification  : errors format store stored_rows | building remote
+store         : buffers errors format stored_rows | decode display remote store_set
+store_set     : catalog errors format store
+verification  : errors format store stored_rows | building catalog remote store_set
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
 # stores in object storage
-remote        : catalog errors format keys store verification whole_file
+remote        : catalog errors format keys store verification whole_file | store_set
 # pictures into a store
-building      : annotation decode errors evaluation float16 format geometry keys machine maps \
-metadata pipeline problems recipe schema shared_slots sources store stored_rows targets \
+building      : annotation catalog decode errors evaluation float16 format geometry keys machine \
+maps metadata pipeline problems recipe schema shared_slots sources store stored_rows targets \
 verification version views whole_file | viewer
 # store -> data set -> batch -> network
 augment       : buffers errors pipeline stopwatch
-torch         : annotation augment buffers errors keys machine metadata packages pipeline schema \
-stopwatch store targets views whole_file | display format maps recipe shared_slots
+torch         : annotation augment buffers catalog errors format keys machine metadata packages \
+pipeline schema stopwatch store store_set targets views whole_file | display maps recipe remote \
+shared_slots
 evaluation    : annotation errors geometry recipe schema store views whole_file
 dbnet         : annotation augment decode errors evaluation geometry inspection keys machine \
 pipeline recipe schema sources store torch views whole_file
 dali          : augment decode errors format schema store torch
 # looking at a store
-display       : errors keys schema | format
-inspection    : annotation errors format metadata schema store verification views \
-| keys sources
+display       : errors keys schema
+inspection    : annotation catalog errors format metadata schema store store_set verification \
+views | keys sources
 report        : annotation errors evaluation inspection problems schema store version views \
 whole_file
-viewer        : annotation errors evaluation geometry keys schema store views whole_file
+viewer        : annotation catalog errors evaluation geometry keys schema store views whole_file
 # the commands, and the public names
 cli           : errors format interrupts keys machine packages schema version whole_file \
-| annotation building dbnet decode evaluation exporting inspection maps metadata pipeline \
+| annotation building catalog dbnet decode evaluation exporting inspection maps metadata pipeline \
 pipeline_json problems recipe remote report sources store targets torch verification viewer views
 __main__      : interrupts | cli
 __init__      : errors version | building display exporting format packages recipe sources store \
@@ -94,6 +96,7 @@ PLACES = {
     "starlette": ("viewer",),
     "uvicorn": ("viewer",),
     "duckdb": ("viewer",),
+    "ray": ("building",),
     "obstore": ("remote",),
     "boto3": ("remote",),
 }

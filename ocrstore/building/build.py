@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from ocrstore.building.build_dataset import (
+    DatasetPlan,
+    DatasetRequest,
+    Engine,
+    execute_dataset,
+    parts_with_stores,
+    plan_dataset,
+    run_here,
+)
 from ocrstore.building.build_report import BuildReport
-from ocrstore.building.frames import decide_rule
+from ocrstore.building.frames import decide_rule, recorded_rule
 from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.run import Options, Progress, execute
 from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
+from ocrstore.catalog import find_catalog, read_catalog
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.keys import fraction_of
+from ocrstore.metadata import checked_build
 from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import DEFAULT_PRESET, Recipe, read_recipe
 from ocrstore.schema import MAPS
@@ -61,10 +73,12 @@ def build(
     drop_annotations: bool = False,
     polygons_frame: str | None = None,
     max_pixels: int = DEFAULT_MAX_PIXELS,
+    shard_size: int | str | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
-    announce: Callable[[BuildPlan], None] | None = None,
+    announce: Callable[[BuildPlan | DatasetPlan], None] | None = None,
 ) -> BuildReport:
-    """Build a store from pictures, or update an existing one.
+    """Build a store from pictures, or a data set of many stores, or update an existing one.
 
     Only new and changed pictures are processed. If the build is interrupted, killed or out of
     disk space, the published store is unchanged, and the same call resumes the build.
@@ -72,7 +86,7 @@ def build(
     Args:
         images: A folder of pictures, an archive, a list file or parquet files (see `open_source`);
             or any iterable of `SourceSample`, which is iterated once.
-        out: The store.
+        out: The store; with `shard_size` the folder of the data set.
         annotations: A file or a folder; searched beside the pictures by default.
         format: The annotations' dialect; detected by default.
         include: Patterns; only pictures whose key matches one are taken.
@@ -107,6 +121,10 @@ def build(
             fit one of the two only are in that one. By default as the store was built, else
             "auto".
         max_pixels: Larger pictures are refused before they are decoded.
+        shard_size: Write many stores of about so many bytes (or "512MB") and a catalog of them. An
+            existing data set keeps its size.
+        on: "ray" makes the shards by tasks of a Ray cluster: the one that RAY_ADDRESS names, one
+            that runs on this machine, or a new one on this machine; "ray:HOST:PORT" names another.
         progress: Called after each sample.
         announce: Called with the plan before the work.
 
@@ -152,12 +170,78 @@ def build(
             max_pixels=max_pixels,
             default_columns=recipe is None and columns is None,
             trust_dialect=format is not None,
+            dataset=dataset_request(out, shard_size),
         )
         if announce is not None:
             announce(plan)
-        return execute(plan, replace(options, progress=progress))
+        return carry_out(plan, replace(options, progress=progress), on=on)
     finally:
         spool.unlink(missing_ok=True)
+
+
+def carry_out(
+    plan: BuildPlan | DatasetPlan, options: Options, *, on: str | None = None
+) -> BuildReport:
+    """Carry out a plan: of one store, or of a data set of many, which may be made on a cluster."""
+    engine = _engine(on)
+    if isinstance(plan, DatasetPlan):
+        return execute_dataset(plan, options, engine=engine)
+    if on is not None:
+        raise SchemaError(f"on={on!r}: a cluster makes shards; give --shard-size, too")
+    return execute(plan, options)
+
+
+def _engine(on: str | None) -> Engine:
+    """Return what runs the tasks of a build: this machine, "ray", or "ray:ADDRESS"."""
+    name, _, address = (on or "").partition(":")
+    if name not in ("", "ray"):
+        raise SchemaError(f"on={on!r}: expected 'ray' or 'ray:HOST:PORT'")
+    if not name:
+        return run_here
+    from ocrstore.building.on_ray import run_on_ray
+
+    return partial(run_on_ray, address=address or None)
+
+
+def dataset_request(
+    out: StrPath,
+    shard_size: int | str | None,
+    *,
+    part: tuple[int, int] | None = None,
+    commit: bool = False,
+) -> DatasetRequest | None:
+    """Return what is asked for if `out` is a data set of many stores, or has to become one.
+
+    Raises:
+        SchemaError: The size is none, or `out` is a store.
+    """
+    path = Path(out)
+    if shard_size is None and find_catalog(path) is None:
+        if part is not None or commit:
+            raise SchemaError(
+                f"{path}: no data set yet: give --shard-size, with the same size in every part"
+            )
+        return None
+    if path.is_file() or path.suffix == ".ocrs":
+        raise SchemaError(
+            f"{path}: a store, not a data set of many: name a folder for them, or leave out the "
+            "shard size"
+        )
+    return DatasetRequest(
+        path, None if shard_size is None else parse_nbytes(shard_size), part, commit
+    )
+
+
+def parse_nbytes(size: int | str) -> int:
+    """Return the bytes of a size such as "512MB" or "1.5 GB" (powers of 1000) or "512MiB"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([kMGT]?)(i?)B?", str(size).strip())
+    nbytes = 0
+    if match is not None:
+        base = 1024 if match[3] else 1000
+        nbytes = round(float(match[1]) * base ** " kMGT".index(match[2] or " "))
+    if nbytes < 1:
+        raise SchemaError(f"{size!r} is not a size; use bytes, or as in 512MB or 2GB")
+    return nbytes
 
 
 def part_of(source: Source, share: tuple[float, float]) -> Source:
@@ -240,7 +324,8 @@ def prepare(
     default_columns: bool = False,
     trust_dialect: bool = False,
     measuring: Tell | None = None,
-) -> tuple[BuildPlan, Options]:
+    dataset: DatasetRequest | None = None,
+) -> tuple[BuildPlan | DatasetPlan, Options]:
     """Check the arguments, choose what they leave open, plan the build; writes nothing.
 
     With `default_columns` nobody asked for columns: maps are left out if there is no annotation.
@@ -265,23 +350,53 @@ def prepare(
         recipe = replace(recipe, map_algorithm=f"{IMPORTED}, else {recipe.map_algorithm}")
     _log.info("%s", source.description)
     chosen: list[str] = []
-    fresh = force or not Path(out).exists()  # an existing store keeps its columns
+    catalog = None
+    if dataset is not None and find_catalog(out) is not None:
+        catalog = read_catalog(out)
+    there = Path(out).exists() if dataset is None else catalog is not None
+    fresh = force or not there  # an existing store keeps its columns
     if fresh and default_columns and folder is None and not source.has_annotations:
         recipe = replace(recipe, columns=tuple(c for c in recipe.columns if c.name not in MAPS))
         chosen.append("no annotations, so no maps; --columns makes empty ones")
-    with ExitStack() as opened:
-        old = None
-        if not fresh:
-            # its rows passed the --max-pixels of another build
-            old = opened.enter_context(Store(out, max_row_nbytes=MAX_ROW_NBYTES))
-        frames, why = decide_rule(source, old, polygons_frame)
+    if fresh:
+        frames, why = decide_rule([(source, None)], polygons_frame or "auto")
+    elif catalog is not None:
+        rule = checked_build(catalog.build, f"{catalog.path}: build").get("polygons_frame", {})
+        asked_frame = polygons_frame or rule.get("asked", "auto")
+        frames, why = decide_rule(parts_with_stores(source, catalog), asked_frame)
+    else:
+        # its rows passed the --max-pixels of another build
+        with Store(out, max_row_nbytes=MAX_ROW_NBYTES) as old:
+            asked_frame = polygons_frame or recorded_rule(old).asked
+            frames, why = decide_rule([(source, old)], asked_frame)
     if auto_size:
         scenes = source_scenes(source, max_pixels=max_pixels, frames=frames)
         side, because = choose_size(recipe, scenes, tell=measuring)
         recipe = recipe.resized(side)
         chosen.append(because)
     chosen += [why] if why else []
+    options = Options(workers, on_error, max_pixels, trust_dialect=trust_dialect)
+    if catalog is not None and told is not None and not force:
+        codecs = {name: column.codec for name, column in catalog.columns.items()}
+        recipe = recipe.with_codecs({**codecs, **told})
+    if catalog is not None:  # recipes have no order, stores have: new shards are as the old ones
+        order = {name: place for place, name in enumerate(catalog.columns)}
+        columns = sorted(recipe.columns, key=lambda c: order.get(c.name, len(order)))
+        recipe = replace(recipe, columns=tuple(columns))
     asked = View(view or recipe.view_name, recipe, default=True)
+    if dataset is not None:
+        shards = plan_dataset(
+            source,
+            dataset,
+            asked,
+            options,
+            old=catalog,
+            force=force,
+            drop_annotations=drop_annotations,
+            frames=frames,
+            maps_folder=folder,
+        )
+        return replace(shards, reasons=(*chosen, *shards.reasons)), options
     plan = plan_build(
         source,
         Path(out),
@@ -292,6 +407,4 @@ def prepare(
         frames=frames,
         told=told,
     )
-    plan = replace(plan, reasons=(*chosen, *plan.reasons))
-    options = Options(workers, on_error, max_pixels, trust_dialect=trust_dialect)
-    return plan, options
+    return replace(plan, reasons=(*chosen, *plan.reasons)), options

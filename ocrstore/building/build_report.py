@@ -50,7 +50,9 @@ class BuildReport:
     columns: dict[str, int] = field(default_factory=dict)
     """Stored bytes by column."""
     nbytes: int = 0
-    """Size of the file."""
+    """Size of the file, or of all shards."""
+    shards: int = 0
+    """Number of stores of a data set of many; 0 for a single store."""
     fingerprint: str = ""
     bounds: dict[str, ViewBound] = field(default_factory=dict)
     """View to the accuracy that it allows; without views that have no polygons to measure."""

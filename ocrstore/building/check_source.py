@@ -20,6 +20,7 @@ from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS, decode
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.codecs import is_picture_file
+from ocrstore.metadata import readable_build
 from ocrstore.pipeline import albumentations_version, permit_modules
 from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
@@ -119,7 +120,7 @@ def check_source(
             place = source.images or "these samples"
             result.findings.append(Finding(not_its_folder(len(store), place)))
             return result
-        lost = lost_annotations(store, source)
+        lost = lost_annotations([store], source, readable_build(store)[0])
         if lost:  # no difference between two states of a source: its annotations were not found
             result.findings.append(Finding(lost))
             return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import shutil
 import time
@@ -19,6 +20,7 @@ from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SourceError, WriteError
 from ocrstore.format.codecs import CODECS, encode_row
 from ocrstore.format.columns import Column
+from ocrstore.keys import hash_of
 from ocrstore.machine import Memory
 from ocrstore.recipe import PRESETS, preset_codec
 from ocrstore.schema import IMAGE, TENSOR
@@ -30,6 +32,7 @@ MEASURED = 12
 """Number of samples that are derived to measure codecs."""
 _LOOKED_AT = 400  # headers read for an estimate
 _HEADERS = 40  # headers read before every build
+_TRIED = 100  # pictures tried to find `MEASURED` that can be used
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,34 @@ def estimate(
     }
     seconds = {name: found.seconds() for name, found in measured.items()}
     return Estimate(len(source), len(raw_images), chosen, scaled, seconds)
+
+
+def mean_sample_nbytes(
+    source: Source, views: tuple[View, ...], *, max_pixels: int = DEFAULT_MAX_PIXELS
+) -> int:
+    """Return the mean stored bytes of a few samples, chosen by the hash of their keys.
+
+    Every machine that has the source gets the same number; 0 if no sample can be used.
+    """
+    columns = stored_columns(views)
+    job = Job(views, max_pixels=max_pixels)
+    sizes: list[int] = []
+    for key in heapq.nsmallest(_TRIED, source.keys, key=hash_of):
+        try:
+            derived = derive(source[key], job)
+        except SkippedPictureError:
+            continue
+        sizes.append(
+            sum(
+                len(value.data)
+                if isinstance(value, FileBytes)
+                else encode_row(columns[name], value).data.nbytes
+                for name, value in derived.columns.items()
+            )
+        )
+        if len(sizes) == MEASURED:
+            break
+    return round(sum(sizes) / len(sizes)) if sizes else 0
 
 
 class _Measured:

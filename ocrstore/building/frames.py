@@ -7,9 +7,10 @@ the evidence of the whole source decides, or the user.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from ocrstore.annotation import AnnotationReader, FoundSample, ReadableFile
@@ -71,12 +72,11 @@ def rotated_pictures(source: Source, old: Store | None) -> Iterator[Rotated]:
                 yield Rotated(sample, orientation, size, row)
 
 
-def decide_rule(source: Source, old: Store | None, asked: str | None) -> tuple[FrameRule, str]:
+def decide_rule(parts: Iterable[tuple[Source, Store | None]], asked: str) -> tuple[FrameRule, str]:
     """Decide by the evidence of a whole source how its polygons are turned.
 
     Args:
-        source: The source.
-        old: The existing store, whose choice is kept if `asked` is None.
+        parts: The source, or its parts, each with the existing store of its pictures.
         asked: `auto`, `raw` or `upright`.
 
     Returns:
@@ -85,15 +85,13 @@ def decide_rule(source: Source, old: Store | None, asked: str | None) -> tuple[F
     Raises:
         SourceError: The evidence is mixed, and there are pictures that fit both frames.
     """
-    if asked is not None and asked not in CHOICES:
+    if asked not in CHOICES:
         raise SchemaError(f"polygons_frame has to be {', '.join(CHOICES)}, not {asked!r}")
-    if asked is None:
-        asked = "auto" if old is None else recorded_rule(old).asked
     if asked != "auto":
         return FrameRule(asked, asked), ""
     counts = {"stored": 0, "upright": 0}
     ambiguous: list[str] = []
-    for picture in rotated_pictures(source, old):
+    for picture in chain.from_iterable(rotated_pictures(*part) for part in parts):
         if picture.sample.frame is None:
             points = [polygon.points for polygon in picture.sample.polygons]
             fits = frame_of(points, picture.stored_size, picture.orientation, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,10 +28,21 @@ from ocrstore.format.columns import Column
 from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.format.resume import Unfinished, find_unfinished
 from ocrstore.keys import shown
-from ocrstore.metadata import build_record
+from ocrstore.metadata import build_record, readable_build
 from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.views import IMPORTED, View, built_views, check_views, stored_columns
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFacts:
+    """What a shard of a data set takes from the whole of it."""
+
+    source: Mapping[str, Any]
+    """The record of the source for the manifest."""
+    schema: pa.Schema
+    """The attributes of the samples."""
+
 
 IN_PLACE = 256
 """Up to this many new and changed pictures, or half the store, are updated in place; for more, the
@@ -63,6 +74,8 @@ class BuildPlan:
     """The work of an interrupted build."""
     loses: str = ""
     """Which polygons of the store would be lost; empty if few, or if that is allowed."""
+    shard: ShardFacts | None = None
+    """For a shard of a data set, which may be empty, is not resumed, and is not judged alone."""
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -98,12 +111,17 @@ class BuildPlan:
     def mistaken(self) -> str:
         """Why this is probably the wrong folder; empty if it has a sample of the store."""
         if (
-            self.old is None
+            self.shard is not None
+            or self.old is None
             or not len(self.old)
             or not set(self.old.keys).isdisjoint(self.source.keys)
         ):
             return ""
         return not_its_folder(len(self.old), self.source.images or "these samples")
+
+    def shards_to_json(self) -> dict[str, Any]:
+        """Return nothing: this is one store."""
+        return {}
 
     @property
     def obstacle(self) -> str:
@@ -124,30 +142,38 @@ def not_its_folder(samples: int, images: Path | str) -> str:
     return f"{none} of the store {is_not} in {images}; is it the right folder?"
 
 
-def lost_annotations(store: Store, source: Source) -> str:
-    """Return the message if a source has no annotation for pictures whose polygons a store has.
+def lost_annotations(
+    stores: Iterable[Store], source: Source, build: Mapping[str, Any], *, what: str = "store"
+) -> str:
+    """Return the message if a source has no annotation for pictures whose polygons are stored.
 
     That is how annotations look that were not found: a folder that moved, a forgotten
     `--annotations`, a dialect that nobody registered. Empty for a single picture and for a small
     share of them, unless no picture has polygons any more.
+
+    Args:
+        stores: The store, or the shards of a data set.
+        source: The source.
+        build: The record of the build.
+        what: What the message calls them.
     """
     there = set(source.keys)
-    found = AnnotationReader(store, strict=False).all_polygons().counts.tolist()
-    counts = zip(store.keys, found, strict=True)
-    annotated = {key: count for key, count in counts if count and key in there}
+    annotated: dict[str, int] = {}
+    for store in stores:
+        found = AnnotationReader(store, strict=False).all_polygons().counts.tolist()
+        counts = zip(store.keys, found, strict=True)
+        annotated |= {key: count for key, count in counts if count and key in there}
     lost = {key: n for key, n in annotated.items() if not source.has_annotation(key)}
     if len(lost) < 2 or len(lost) <= _MAY_GO * len(annotated):
         if not annotated or any(source[key].polygons for key in annotated):
             return ""
         lost = annotated  # there are files, but nothing in them
     polygons = sum(lost.values())
-    build = store.metadata.get("build")
-    build = build if isinstance(build, Mapping) else {}
     recorded = build.get("source")
     place = recorded.get("annotations") if isinstance(recorded, Mapping) else None
     dialect = build.get("dialect")
     message = (
-        f"the store has {polygons} polygon{'' if polygons == 1 else 's'} in {len(lost)} of "
+        f"the {what} has {polygons} polygon{'' if polygons == 1 else 's'} in {len(lost)} of "
         f"these pictures, and the source has none for them ({source.description})."
     )
     options = ""
@@ -208,7 +234,7 @@ def plan_build(
     if not drop_annotations:
         # --force also replaces a store whose index is damaged
         with suppress(*[CorruptStoreError] if force else []):
-            facts["loses"] = lost_annotations(old, source)
+            facts["loses"] = lost_annotations([old], source, readable_build(old)[0])
     if force:
         changes = compare(source, {}, maps_folder=None)
         return BuildPlan(
@@ -229,10 +255,7 @@ def plan_build(
         asked = replace(asked, recipe=asked.recipe.with_codecs(codecs))
     views = check_views((asked, *(v for v in before if not v.default and v.name != asked.name)))
     known = known_from(old.index)
-    changes = compare(source, known, maps_folder=maps_folder)
-    turned = reframed(source, old, frames)
-    changes = changes.without(turned)
-    changes.changed.update(turned)
+    changes = _changes(source, old, known, maps_folder, frames)
     recipe_reasons = _recipe_reasons(before, views)
     decoder_reasons = other_decoders(old, families)
     if len(old) and not known:
@@ -262,6 +285,57 @@ def plan_build(
         copied=copied,
         **facts,
     )
+
+
+def plan_shard(
+    source: Source,
+    target: Path,
+    views: tuple[View, ...],
+    *,
+    shard: ShardFacts,
+    base: Path | None,
+    maps_folder: Path | None,
+    frames: FrameRule,
+) -> BuildPlan:
+    """Plan a shard of a data set: a new file, with the rows of `base` that are still valid."""
+    families = dict(DECODER_FAMILIES)
+    old = None if base is None else Store(base, max_row_nbytes=MAX_ROW_NBYTES)
+    known = {} if old is None else known_from(old.index)
+    copied: frozenset[str] = frozenset()
+    if old is None or not known or other_decoders(old, families):
+        old, changes = None, compare(source, {}, maps_folder=None)
+    else:
+        changes = _changes(source, old, known, maps_folder, frames)
+        copied = _copied(old, built_views(old), views)
+    return BuildPlan(
+        target,
+        source,
+        views,
+        "create" if old is None else "rewrite",
+        tuple(changes.reasons()),
+        changes,
+        old,
+        copied,
+        families,
+        maps_folder,
+        frames,
+        shard=shard,
+    )
+
+
+def _changes(
+    source: Source,
+    old: Store,
+    known: Mapping[str, Known],
+    maps_folder: Path | None,
+    frames: FrameRule,
+) -> Changes:
+    """Compare a source with a store; a picture whose polygons are turned otherwise changed, too."""
+    changes = compare(source, known, maps_folder=maps_folder)
+    turned = reframed(source, old, frames)
+    changes = changes.without(turned)
+    changes.changed.update(turned)
+    return changes
 
 
 def own_attributes(source: Source) -> set[str]:

@@ -34,7 +34,7 @@ from ocrstore.problems import loses
 from ocrstore.sources import Source, all_dialects
 from ocrstore.store import Store
 from ocrstore.version import __version__
-from ocrstore.views import bounds_metadata, recorded_bounds, views_metadata
+from ocrstore.views import View, bounds_metadata, recorded_bounds, views_metadata
 
 _log = logging.getLogger(__name__)
 
@@ -238,9 +238,9 @@ class _Run:
         writer = create(
             plan.target,
             plan.columns,
-            attributes=_attribute_schema(self.plan.source),
+            attributes=plan.shard.schema if plan.shard else attribute_schema(plan.source),
             overwrite=plan.target.exists(),
-            resume=plan.token,
+            resume=None if plan.shard else plan.token,
             start_over=plan.force,
             action="build",
         )
@@ -259,7 +259,7 @@ class _Run:
             ]
             self._done, self._total = len(found.unchanged), len(self.source)
             self._write(writer, items)
-            if not len(writer):
+            if not len(writer) and plan.shard is None:
                 raise SourceError(
                     f"none of the {len(self.source)} pictures can be used; no store was "
                     f"written. The first problem: {self._first_reason()}"
@@ -304,7 +304,7 @@ class _Run:
             max_pixels=self.options.max_pixels,
             maps_folder=plan.maps_folder,
             frames=plan.frames,
-            store=plan.target if plan.old is not None else None,
+            store=None if plan.old is None else Path(plan.old.path),
         )
         waiting = [item for item in items if not (item[1] is not None and copy_only)]
         _log.info("%d samples to derive, %d to copy", len(waiting), len(items) - len(waiting))
@@ -430,7 +430,9 @@ class _Run:
             self.options.progress(BuildProgress(self._done, self._total, self._lost, notes))
 
     def _measure_views(self, stored: Collection[str]) -> None:
-        """Measure what the views allow, on samples that are stored."""
+        """Measure what the views allow, on samples that are stored; not of each shard alone."""
+        if self.plan.shard is not None:
+            return
         there = set(stored)
         scenes = [self._scenes[key] for key in self._measured if key in there]
         self.report.bounds = measure_views(self.plan.views, scenes, tell=self.options.measuring)
@@ -440,7 +442,8 @@ class _Run:
         plan = self.plan
         self._measure_views(writer.keys)
         writer.metadata.update(views_metadata(plan.views))
-        writer.metadata.update(bounds_metadata(self.report.bounds))
+        if plan.shard is None:
+            writer.metadata.update(bounds_metadata(self.report.bounds))
         decoders = dict(plan.families or {})
         recipes = [view.recipe.fingerprint for view in plan.views]
         writer.metadata["build"] = {
@@ -449,7 +452,7 @@ class _Run:
             "dialect": self.source.dialect,
             "polygons_frame": asdict(plan.frames),
             "ocrstore": __version__,
-            "source": describe_source(self.source),
+            "source": plan.shard.source if plan.shard else describe_source(self.source),
             "problems": describe_problems(self.report.problems),
         }
 
@@ -467,16 +470,8 @@ def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
     Raises:
         SchemaError: A view's pipeline cannot be made, or not in another process.
     """
-    for described in {view.recipe.pipeline for view in (*job.views, *job.stored_views)}:
-        if described is not None:
-            from ocrstore.pipeline import Pipeline, foreign_modules
-
-            Pipeline(described)  # one error here instead of one for every picture
-            job = replace(job, modules=(*job.modules, *sorted(foreign_modules(described))))
-    for targets in {view.recipe.targets for view in (*job.views, *job.stored_views)}:
-        if targets is not None:
-            targets.require()
-            job = replace(job, targets=(*job.targets, targets.function))
+    modules, targets = foreign_code((*job.views, *job.stored_views))
+    job = replace(job, modules=modules, targets=targets)
     wanted = usable_cpus() if workers is None else workers
     if wanted == 0 or samples == 0 or (workers is None and samples <= FEW):
         return Inline(job)
@@ -486,6 +481,28 @@ def deriver(job: Job, samples: int, workers: int | None) -> Inline | Pool:
             "itself, which worker processes cannot import: move it to a module, or use workers=0"
         )
     return Pool(job, workers=max(1, min(wanted, samples)))
+
+
+def foreign_code(views: Sequence[View]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the modules of the views' pipelines, and the functions that draw their targets.
+
+    Raises:
+        SchemaError: The user did not permit one, or it cannot be used: one error here instead of
+            one for every picture.
+    """
+    modules: set[str] = set()
+    functions: set[str] = set()
+    for described in {view.recipe.pipeline for view in views}:
+        if described is not None:
+            from ocrstore.pipeline import Pipeline, foreign_modules
+
+            Pipeline(described)
+            modules |= set(foreign_modules(described))
+    for targets in {view.recipe.targets for view in views}:
+        if targets is not None:
+            targets.require()
+            functions.add(targets.function)
+    return tuple(sorted(modules)), tuple(sorted(functions))
 
 
 def build_fingerprint(
@@ -530,7 +547,7 @@ def _recorded(path: ReadableFile) -> str:
     return absolute.encode("utf-8", "backslashreplace").decode()
 
 
-def _attribute_schema(source: Source) -> pa.Schema:
+def attribute_schema(source: Source) -> pa.Schema:
     """Return the attributes of every build, and those that the samples have of their own.
 
     Raises:

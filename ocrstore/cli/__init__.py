@@ -39,6 +39,7 @@ COMMANDS = {
     "eval": "eval:eval_command",
     "export": "export:export_command",
     "export-model": "export_model:export_model_command",
+    "gc": "gc:gc_command",
     "inspect": "inspect:inspect_command",
     "predict": "predict:predict_command",
     "profile": "profile:profile_command",

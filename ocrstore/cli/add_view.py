@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ocrstore.cli.console import (
-    FILE,
+    ONE_STORE,
     allow_module_option,
     console,
     counted,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command("add-view")
-@click.argument("store", type=FILE)
+@click.argument("store", type=ONE_STORE)
 @recipe_options
 @click.option(
     "--source",

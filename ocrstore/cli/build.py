@@ -40,6 +40,7 @@ from ocrstore.machine import look_at_memory
 
 if TYPE_CHECKING:
     from ocrstore.building.build import Size
+    from ocrstore.building.build_dataset import DatasetPlan
     from ocrstore.building.build_report import BuildReport
     from ocrstore.building.estimate import Advice, Estimate
     from ocrstore.building.plan import BuildPlan
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from ocrstore.views import View
 
 
-def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
+def describe(plan: BuildPlan | DatasetPlan, *, max_pixels: int) -> dict[str, Any]:
     """Return what a build would do and the expected sizes, for json.dumps."""
     from ocrstore.building.view_size import measure_views, source_scenes
 
@@ -74,10 +75,11 @@ def describe(plan: BuildPlan, *, max_pixels: int) -> dict[str, Any]:
         "unfinished": None
         if plan.unfinished is None
         else {**plan.unfinished.to_json(), "obstacle": plan.obstacle},
+        **plan.shards_to_json(),
     }
 
 
-def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
+def print_expected(plan: BuildPlan | DatasetPlan, *, max_pixels: int) -> None:
     """Print the expected sizes, and whether disk and page cache have room for them."""
     from ocrstore.building.view_size import measure_views, source_scenes
 
@@ -103,7 +105,7 @@ def print_expected(plan: BuildPlan, *, max_pixels: int) -> None:
     out.print("nothing was written")
 
 
-def _measure(plan: BuildPlan, max_pixels: int) -> tuple[Estimate, Advice, int]:
+def _measure(plan: BuildPlan | DatasetPlan, max_pixels: int) -> tuple[Estimate, Advice, int]:
     from ocrstore.building.estimate import advise, estimate
 
     expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
@@ -193,9 +195,46 @@ def _parts(
     return ranges
 
 
+def _shard_part(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Parse `3/16`."""
+    if value is None:
+        return None
+    number, _sign, parts = value.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise click.BadParameter(f"{value!r}: expected a part of all, from 1/16 to 16/16.")
+    return int(number), int(parts)
+
+
 @click.command("build")
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=NewFile(), help="The store to create or update.")
+@click.option(
+    "--out",
+    required=True,
+    type=NewFile(),
+    help="The store to create or update; with --shard-size the folder of the data set.",
+)
+@click.option(
+    "--shard-size",
+    metavar="SIZE",
+    help="Write many stores of about this size, for example 512MB, and a catalog of them "
+    "(dataset.json). An existing data set keeps its size.",
+)
+@click.option(
+    "--shard-part",
+    callback=_shard_part,
+    metavar="I/N",
+    help="Make only the I-th of N parts of the shards, and no catalog: for several machines.",
+)
+@click.option(
+    "--commit",
+    is_flag=True,
+    help="Make no shard; write the catalog if all are there, else say which are missing.",
+)
+@click.option(
+    "--on",
+    metavar="ray[:HOST:PORT]",
+    help="Make the shards on a Ray cluster: RAY_ADDRESS, one on this machine, or this address.",
+)
 @source_options
 @click.option(
     "--split",
@@ -288,12 +327,15 @@ def build_command(
       ocrstore build "shots-{000..031}.tar" --out train.ocrs
       ocrstore build images/ --out val.ocrs --targets mypackage.psenet:kernels
       ocrstore build images/ --out stores/ --split train=0.9,val=0.1
+      ocrstore build images/ --out train/ --shard-size 512MB
+      ocrstore build images/ --out train/ --shard-size 512MB --on ray
       ocrstore build images/ --out val.ocrs --dry-run
 
     Exit code 1 if anything was left out; the report lists it.
     """
     with explain_missing("build", "build"):
         from ocrstore.building.build import part_of
+        from ocrstore.catalog import find_catalog
         from ocrstore.sources import open_source
     with wrong_source():
         opened = open_source(
@@ -305,9 +347,9 @@ def build_command(
             columns_map=columns_map,
         )
     options["trust_dialect"] = format_ is not None
+    if options["shard_part"] is not None and options["commit"]:
+        raise click.UsageError("--commit comes after all parts; leave out --shard-part.")
     if split is None:
-        if out.is_dir():
-            raise click.UsageError(f"--out {out} is a folder; name a file, or give --split.")
         return _build(opened, out, **options)
     if options["report"] is not None:
         raise click.UsageError("--report is one file; leave it out with --split.")
@@ -317,7 +359,8 @@ def build_command(
     for name, share in split.items():
         with wrong_source():
             part = part_of(opened, share)
-        code = max(code, _build(part, out / f"{name}.ocrs", **options))
+        many = options["shard_size"] is not None or find_catalog(out / name) is not None
+        code = max(code, _build(part, out / (name if many else f"{name}.ocrs"), **options))
         if code > 1:
             break
     return code
@@ -345,12 +388,22 @@ def _build(
     dry_run: bool,
     report: Path | None,
     as_json: bool,
+    shard_size: str | None,
+    shard_part: tuple[int, int] | None,
+    commit: bool,
+    on: str | None,
 ) -> int:
-    from ocrstore.building.build import make_recipe, prepare
+    from ocrstore.building.build import carry_out, dataset_request, make_recipe, prepare
     from ocrstore.building.plan import describe_interruption
-    from ocrstore.building.run import execute
     from ocrstore.building.view_size import AUTO
 
+    dataset = dataset_request(out, shard_size, part=shard_part, commit=commit)
+    if on is not None and dataset is None:
+        raise click.UsageError("--on makes shards on a cluster; give --shard-size, too.")
+    if dataset is None and out.is_dir():
+        raise click.UsageError(
+            f"--out {out} is a folder; name a file, or give --shard-size or --split."
+        )
     kept = None
     if not (force or recipe or size or columns or preset or codecs):
         kept = stored_view(out, maps=maps is not None, targets=targets)
@@ -376,6 +429,7 @@ def _build(
             auto_size=size == AUTO,
             trust_dialect=trust_dialect,
             measuring=measuring,
+            dataset=dataset,
         )
     if dry_run:
         if as_json:
@@ -388,9 +442,12 @@ def _build(
         _print_plan(plan, kept, forgotten)
     try:
         with _bar(quiet=as_json) as (tell, measuring):
-            result = execute(plan, dataclasses.replace(options, progress=tell, measuring=measuring))
+            options = dataclasses.replace(options, progress=tell, measuring=measuring)
+            result = carry_out(plan, options, on=on)
     except KeyboardInterrupt:
-        kept_work = describe_interruption(plan.target, "build")
+        kept_work = "Finished shards are kept; run the same command to make the others."
+        if dataset is None:
+            kept_work = describe_interruption(plan.target, "build")
         if force:
             kept_work = "The same command starts from scratch, because of --force."
         fail(f"interrupted. {kept_work}")
@@ -403,6 +460,8 @@ def _build(
         if not plan.obstacle and result.discarded:  # found out after the plan was printed
             console().print(f"[yellow]![/] discarded {shown(result.discarded)}")
         _print_result(result, report)
+        if shard_part is not None:
+            console().print("no catalog yet: after all parts, --commit in its place writes it")
     return 0 if result.ok else 1
 
 
@@ -418,7 +477,7 @@ def _forgotten(store: Path) -> Sequence[str]:
     return () if view is None else diff_json(view.recipe.to_json(), Recipe.make().to_json())
 
 
-def _print_plan(plan: BuildPlan, kept: View | None, forgotten: Sequence[str]) -> None:
+def _print_plan(plan: BuildPlan | DatasetPlan, kept: View | None, forgotten: Sequence[str]) -> None:
     out = console()
     out.print(shown(plan.source.description), style="dim")
     words = {
@@ -514,7 +573,12 @@ def _print_result(result: BuildReport, report: Path | None) -> None:
     facts.add_row("polygons", f"{result.polygons}, {result.ignored_polygons} of them ignored")
     sizes = ", ".join(f"{name} {human_bytes(n)}" for name, n in result.columns.items())
     facts.add_row("columns", shown(sizes))
-    facts.add_row("file", f"{human_bytes(result.nbytes)}, fingerprint {result.fingerprint[:16]}…")
+    files = human_bytes(result.nbytes)
+    if result.shards:
+        files += f" in {counted(result.shards, 'shard')}"
+    if result.fingerprint:
+        files += f", fingerprint {result.fingerprint[:16]}…"
+    facts.add_row("files" if result.shards else "file", files)
     rate = f", {result.rate:.0f} samples/s" if result.derived else ""
     facts.add_row("time", f"{result.seconds:.1f} s{rate}")
     out.print(facts)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ocrstore.cli.console import (
-    FILE,
+    ONE_STORE,
     console,
     counted,
     explain_missing,
@@ -19,7 +19,7 @@ from ocrstore.cli.console import (
 
 
 @click.command("compact")
-@click.argument("store", type=FILE)
+@click.argument("store", type=ONE_STORE)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def compact_command(store: Path, as_json: bool) -> None:
     """Rewrite a store without dead space, older generations and interrupted builds.

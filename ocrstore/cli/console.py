@@ -33,24 +33,41 @@ from ocrstore.packages import explain_imports
 if TYPE_CHECKING:
     from ocrstore.views import ViewBound
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-"""Argument type: a file that exists."""
+STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""Argument type: a store that exists."""
 
 
-class StorePath(click.Path):
-    """Argument type: a store to read, or the URL of one, which becomes the path of a local copy."""
-
+class _Dataset(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
-        if "://" in str(value):
-            with explain_missing("read URLs", "remote"):
-                from ocrstore.store import local_path
-            return Path(local_path(str(value)))
+        """Return the path; for a URL that of its local copy."""
+        if "://" not in str(value):
+            return super().convert(value, param, ctx)
+        with explain_missing("... URL", "remote"):
+            from ocrstore.store import local_path
+        return Path(local_path(str(value)))
+
+
+DATASET = _Dataset(exists=True, path_type=Path)
+"""Argument type: a store, the folder or the catalog of a data set of many stores, or a URL."""
+
+
+class _OneStore(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; refuse a data set of many stores."""
+        from ocrstore.catalog import find_catalog
+
+        if find_catalog(value) is not None:
+            self.fail(
+                f"{os.fsdecode(value)} is a data set of many stores, and its shards are changed by "
+                "`ocrstore build` only: run that with other options.",
+                param,
+                ctx,
+            )
         return super().convert(value, param, ctx)
 
 
-STORE = StorePath(exists=True, dir_okay=False, path_type=Path)
-"""Argument type: a store to read."""
+ONE_STORE = _OneStore(exists=True, dir_okay=False, path_type=Path)
+"""Argument type: a store that a command changes, or takes apart from others."""
 
 
 class NewFile(click.Path):

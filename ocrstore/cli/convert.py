@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ocrstore.cli.console import (
-    STORE,
+    ONE_STORE,
     TARGET,
     console,
     counted,
@@ -43,7 +43,7 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
 
 
 @click.command("convert")
-@click.argument("old", nargs=-1, required=True, type=STORE)
+@click.argument("old", nargs=-1, required=True, type=ONE_STORE)
 @click.argument("new", type=TARGET)
 @preset_option
 @click.option(

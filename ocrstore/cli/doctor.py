@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from ocrstore.cli.console import (
-    STORE,
+    DATASET,
     console,
     counted,
     explain_missing,
@@ -23,7 +23,7 @@ _LIMITS = {"machine": "the machine", "cgroup": "the control group's limit"}
 
 
 @click.command("doctor")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option(
     "--workers",
     type=click.IntRange(0),

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 
 from ocrstore.cli.console import (
-    FILE,
+    DATASET,
     STORE,
     console,
     explain_missing,
@@ -28,8 +28,8 @@ _SHOWN = 10
 
 
 @click.command("eval")
-@click.argument("store", type=STORE)
-@click.option("--checkpoint", type=FILE, help="best.ckpt or last.ckpt of `ocrstore train`.")
+@click.argument("store", type=DATASET)
+@click.option("--checkpoint", type=STORE, help="best.ckpt or last.ckpt of `ocrstore train`.")
 @click.option("--oracle", is_flag=True, help="Evaluate the store's own maps instead of a network.")
 @click.option("--view", help="View to evaluate [default: the store's default view].")
 @click.option(

@@ -8,7 +8,7 @@ import click
 
 from ocrstore.cli.console import (
     COUNT,
-    STORE,
+    DATASET,
     NewFile,
     console,
     counted,
@@ -25,7 +25,7 @@ FORMATS = (
 
 
 @click.command("export")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option("--to", type=click.Choice(FORMATS), required=True, help="Format to write.")
 @click.option(
     "--out",

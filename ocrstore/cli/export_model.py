@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import FILE, TARGET, console, explain_missing, shown
+from ocrstore.cli.console import STORE, TARGET, console, explain_missing, shown
 
 _SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "torchvision": ".pth", "db": ".pth"}
 
 
 @click.command("export-model")
-@click.argument("checkpoint", type=FILE)
+@click.argument("checkpoint", type=STORE)
 @click.option("--to", type=click.Choice(list(_SUFFIXES)), required=True, help="Format to write.")
 @click.option("--out", type=TARGET, help="File to write [default: beside the checkpoint].")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from ocrstore.cli.console import (
-    STORE,
+    DATASET,
     console,
     counted,
     explain_missing,
@@ -118,7 +118,10 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
     for reason in facts.unreadable:
         yield "not read", f"[yellow]![/] {shown(reason)}"
     yield "content", f"fingerprint {summary.fingerprint[:32]}…"
-    yield "generation", _generation(summary)
+    if summary.shards:
+        yield "shards", _shards(summary)
+    else:
+        yield "generation", _generation(summary)
     yield from _soundness(facts, verification)
     if facts.unfinished is not None:
         yield "unfinished", _unfinished(facts.unfinished)
@@ -127,7 +130,19 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
 
 
 def _what(summary: Summary) -> str:
+    if summary.shards:
+        count = counted(len(summary.shards), "shard")
+        return f"a data set of {count}, {human_bytes(summary.nbytes)}"
     return f"an ocrstore file, format {summary.format_version}, {human_bytes(summary.nbytes)}"
+
+
+def _shards(summary: Summary) -> str:
+    samples = [shard.samples for shard in summary.shards]
+    sizes = [shard.nbytes for shard in summary.shards]
+    return (
+        f"{len(sizes):,} of {human_bytes(min(sizes))} to {human_bytes(max(sizes))} with"
+        f" {min(samples):,} to {max(samples):,} samples"
+    )
 
 
 def _polygons(facts: Facts) -> str:
@@ -421,10 +436,10 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("inspect")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.argument("key", required=False)
 @click.option("--full", is_flag=True, help="Check every byte, as `ocrstore verify` does.")
-@click.option("--diff", "other", type=STORE, help="Compare with another store.")
+@click.option("--diff", "other", type=DATASET, help="Compare with another store.")
 @click.option(
     "--source", type=FOLDER, help="Folder of the pictures, to look for new and changed ones."
 )
@@ -441,7 +456,7 @@ def inspect_command(
     generation: int | None,
     as_json: bool,
 ) -> int:
-    """Show what a store contains, its origin, integrity and size.
+    """Show what a store, or a data set of many stores, contains, its origin, integrity and size.
 
     With KEY: one sample, with its picture in a terminal that has colours. Payload is read for that
     picture and with --full only.
@@ -450,6 +465,7 @@ def inspect_command(
     Examples:
       ocrstore inspect val.ocrs
       ocrstore inspect val.ocrs img_12.jpg
+      ocrstore inspect train/
       ocrstore inspect val.ocrs --full
       ocrstore inspect val.ocrs --diff new.ocrs
       ocrstore inspect val.ocrs --json | jq .samples

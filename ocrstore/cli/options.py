@@ -82,18 +82,23 @@ def wrong_source() -> Iterator[None]:
 
 
 def stored_view(store: Path, *, maps: bool, targets: str | None) -> View | None:
-    """Return the default view of an existing store, to build it again.
+    """Return the default view of an existing store or data set, to build it again.
 
     None if there is none, or none with targets of this function in its present version.
     """
-    if not store.exists():
+    from ocrstore.catalog import find_catalog, read_catalog
+
+    if find_catalog(store) is None and not store.is_file():
         return None
     from ocrstore.maps import ALGORITHM
     from ocrstore.store import Store
     from ocrstore.views import IMPORTED, built_views
 
-    with Store(store) as opened:
-        views = built_views(opened)
+    if find_catalog(store) is not None:
+        views = built_views(read_catalog(store))
+    else:
+        with Store(store) as opened:
+            views = built_views(opened)
     if not views:
         return None
     view = views[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ocrstore.cli.console import (
-    FILE,
+    STORE,
     allow_module_option,
     console,
     explain_missing,
@@ -20,7 +20,7 @@ from ocrstore.cli.options import detector_options
 @click.command("predict")
 @click.argument("images", type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--checkpoint", type=FILE, required=True, help="best.ckpt or last.ckpt of `ocrstore train`."
+    "--checkpoint", type=STORE, required=True, help="best.ckpt or last.ckpt of `ocrstore train`."
 )
 @click.option(
     "--out",

@@ -10,8 +10,7 @@ from rich.table import Column, Table
 
 from ocrstore.cli.console import (
     COUNT,
-    FILE,
-    STORE,
+    DATASET,
     allow_module_option,
     console,
     explain_missing,
@@ -26,13 +25,14 @@ if TYPE_CHECKING:
 
     from ocrstore.torch.profile import Profile
 
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 AGREES = 0.15
 """By this part the sum of the steps may differ from the loader's own cost."""
 _SIGNS = {"bake": "[green]bake[/]", "keep": "[yellow]keep[/]"}
 
 
 @click.command("profile")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option(
     "--transform",
     type=FILE,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import STORE, TARGET, console, explain_missing, human_bytes, shown
+from ocrstore.cli.console import DATASET, TARGET, console, explain_missing, human_bytes, shown
 
 SAMPLES = 48
 
 
 @click.command("report")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option(
     "--out",
     required=True,

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from ocrstore.cli.console import (
     COUNT,
-    FILE,
+    DATASET,
     STORE,
     console,
     explain_missing,
@@ -37,14 +37,40 @@ class _StoreOrShare(click.Path):
         return share
 
 
+def _stores(
+    context: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> list[Path] | dict[str, float]:
+    """Parse stores, or all of them with a share: `synth.ocrs=0.3`."""
+    found: dict[str, str] = {}
+    for value in values:
+        path, _, share = ("", "", "") if Path(value).exists() else value.rpartition("=")
+        DATASET.convert(path or value, param, context)
+        found[path or value] = share
+    if not any(found.values()):
+        return [Path(value) for value in values]
+    if not all(found.values()):
+        raise click.UsageError("Give every store a share (STORE=0.3), or none.")
+    try:
+        return {path: float(share) for path, share in found.items()}
+    except ValueError as exc:
+        raise click.BadParameter(f"a share is not a number: {exc}") from exc
+
+
 @click.command("train")
-@click.argument("store", type=STORE)
+@click.argument(
+    "stores",
+    type=click.Path(),
+    nargs=-1,
+    required=True,
+    callback=_stores,
+    metavar="STORE[=SHARE]...",
+)
 @click.option(
     "--val",
-    type=_StoreOrShare(exists=True, dir_okay=False, path_type=Path),
+    type=_StoreOrShare(exists=True, path_type=Path),
     metavar="FILE|SHARE",
-    help="Store to measure H-mean on, or a share of the training store such as 0.1, which is then "
-    "not trained on [default: the training store].",
+    help="Store to measure H-mean on, or a share of the training stores such as 0.1, which is then "
+    "not trained on [default: the training stores].",
 )
 @click.option(
     "--out",
@@ -54,6 +80,11 @@ class _StoreOrShare(click.Path):
 )
 @click.option("--view", help="View to train from [default: the store's default view].")
 @click.option("--epochs", type=COUNT, default=50, show_default=True)
+@click.option(
+    "--samples",
+    type=COUNT,
+    help="Samples of an epoch [default: all; of sets with shares, until one of them is used up].",
+)
 @click.option("--batch-size", type=COUNT, default=16, show_default=True, help="For each device.")
 @click.option(
     "--workers", type=click.IntRange(0), default=2, show_default=True, help="Loader processes."
@@ -123,7 +154,7 @@ class _StoreOrShare(click.Path):
     "--seed", default=0, show_default=True, help="Random seed of weights, order and augmentation."
 )
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile the network.")
-@click.option("--resume", type=FILE, help="Continue from a checkpoint (last.ckpt).")
+@click.option("--resume", type=STORE, help="Continue from a checkpoint (last.ckpt).")
 @click.option("--force", is_flag=True, help="Overwrite the checkpoints of an earlier training.")
 @device_option
 @click.option("--devices", default="auto", show_default=True, help="GPUs or processes per node.")
@@ -141,14 +172,17 @@ class _StoreOrShare(click.Path):
     help="Where curves go; repeatable [default: csv, and tensorboard if it is installed].",
 )
 @click.option("--nodes", type=COUNT, default=1, show_default=True, help="Machines.")
-def train_command(store: Path, **options: Any) -> int:
-    """Train DBNet from a store; writes best.ckpt, last.ckpt, logs and pictures into a folder.
+def train_command(stores: list[Path] | dict[str, float], **options: Any) -> int:
+    """Train DBNet from stores; writes best.ckpt, last.ckpt, logs and pictures into a folder.
+
+    Several stores are mixed by shares that add up to 1, or trained on as one without shares.
 
     \b
     Examples:
       ocrstore train train.ocrs --val val.ocrs --epochs 50 --out runs/a
       ocrstore train train.ocrs --val val.ocrs --out runs/a --resume runs/a/last.ckpt
       ocrstore train all.ocrs --val 0.1 --out runs/a --logger wandb
+      ocrstore train synth.ocrs=0.3 icdar.ocrs=0.7 --val val.ocrs --out runs/a
       ocrstore train train.ocrs --val val.ocrs --out runs/b --pretrained resnet18 --augment
     """
     with explain_missing("train"):
@@ -193,7 +227,7 @@ def train_command(store: Path, **options: Any) -> int:
         )
     try:
         done = fit(
-            store,
+            stores,
             **places,
             model=model,
             params=params,
@@ -214,7 +248,7 @@ def train_command(store: Path, **options: Any) -> int:
         epochs = f"{done.epochs} epoch{'s' * (done.epochs != 1)}"
         out = console()
         out.print(f"[green]✓[/] {epochs}, best H-mean {done.hmean:.4f}: {shown(done.best)}")
-        measured = places["val"] if isinstance(places["val"], Path) else store
+        measured = places["val"] if isinstance(places["val"], Path) else next(iter(stores))
         out.print(
             f"[dim]next: ocrstore eval {shown(measured)} --checkpoint {shown(done.best)} --sweep\n"
             f"      ocrstore predict PICTURES --checkpoint {shown(done.best)} --out boxes --draw[/]"

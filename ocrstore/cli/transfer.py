@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +15,13 @@ from ocrstore.cli.console import (
     console,
     counted,
     explain_missing,
+    fail,
     human_bytes,
     print_json,
     progress_bar,
     shown,
 )
+from ocrstore.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from ocrstore.remote.transfer import Transfer
@@ -50,7 +55,7 @@ def push_command(dataset: Path, url: str, as_json: bool) -> None:
     """
     with explain_missing("push", "remote"):
         from ocrstore.remote.transfer import push
-    with progress_bar("pushing", in_bytes=True, quiet=as_json) as advance:
+    with _ended_at_once(), progress_bar("pushing", in_bytes=True, quiet=as_json) as advance:
         done = push(dataset, url, progress=advance)
     _print(done, url, "sent", as_json)
 
@@ -75,9 +80,19 @@ def pull_command(url: str, dataset: Path, as_json: bool) -> None:
     """
     with explain_missing("pull", "remote"):
         from ocrstore.remote.transfer import pull
-    with progress_bar("pulling", in_bytes=True, quiet=as_json) as advance:
+    with _ended_at_once(), progress_bar("pulling", in_bytes=True, quiet=as_json) as advance:
         done = pull(url, dataset, progress=advance)
     _print(done, str(dataset), "downloaded", as_json)
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """End the process on Ctrl-C: at its usual end it would wait for requests that hang."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail(INTERRUPTED)
+        os._exit(130)
 
 
 def _print(done: Transfer, where: str, verb: str, as_json: bool) -> None:

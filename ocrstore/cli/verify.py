@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ocrstore.cli.console import (
-    STORE,
+    DATASET,
     allow_module_option,
     console,
     counted,
@@ -29,7 +29,7 @@ _SHOWN = 20
 
 
 @click.command("verify")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option(
     "--source",
     type=click.Path(path_type=Path),
@@ -73,6 +73,9 @@ def verify_command(
     Compressed rows and stored pictures are decoded as well, unless --quick is given. Prints the
     sample and column of every damaged row. Dead space is reported as a note.
 
+    Of a data set of many stores every shard is checked, and compared with the catalog: its size,
+    content, columns and keys.
+
     With --source every sample is derived again from its picture and compared bit by bit with the
     store.
 
@@ -80,6 +83,7 @@ def verify_command(
     Examples:
       ocrstore verify val.ocrs
       ocrstore verify val.ocrs --quick
+      ocrstore verify train/
       ocrstore verify val.ocrs --source images/
       ocrstore verify val.ocrs --source images/ --sample 50
       ocrstore verify val.ocrs --json | jq .findings
@@ -155,6 +159,10 @@ def _print_verdict(store: Path, result: Verification | SourceCheck, seconds: flo
         )
         good, bad = "is sound", "is damaged"
         remedy = "Restore it from a copy, or rebuild it with the same options and --force."
+        if store.is_dir() or store.name == "dataset.json":
+            remedy = (
+                "Remove the bad shards; `ocrstore build` with the same options makes them anew."
+            )
     else:
         summary = (
             f"{result.samples} of {counted(result.of, 'sample')} derived again, "

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from ocrstore.cli.console import STORE, console, explain_missing, progress_bar, shown
+from ocrstore.cli.console import DATASET, console, explain_missing, progress_bar, shown
 
 
 @click.command("view")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option(
     "--predictions",
     type=click.Path(exists=True, path_type=Path),
@@ -19,7 +19,7 @@ from ocrstore.cli.console import STORE, console, explain_missing, progress_bar, 
     "Repeatable.",
 )
 @click.option(
-    "--beside", type=STORE, help="Another store, whose sample of the same key is shown beside."
+    "--beside", type=DATASET, help="Another store, whose sample of the same key is shown beside."
 )
 @click.option(
     "--host",

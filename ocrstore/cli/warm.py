@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ocrstore.cli.console import (
-    STORE,
+    DATASET,
     console,
     explain_missing,
     human_bytes,
@@ -19,7 +19,7 @@ from ocrstore.cli.console import (
 
 
 @click.command("warm")
-@click.argument("store", type=STORE)
+@click.argument("store", type=DATASET)
 @click.option("--view", help="View to read; by default the store's default view.")
 @click.option("--column", "columns", multiple=True, help="Column to read; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import logging
 import signal
 import threading
@@ -51,6 +52,7 @@ from ocrstore.machine import memory_shortage
 from ocrstore.schema import VIEW_COLUMNS
 from ocrstore.store import open_store
 from ocrstore.torch.datamodule import OCRDataModule
+from ocrstore.torch.dataset import Paths, expand
 from ocrstore.torch.lightning_bases import (
     Callback,
     L,
@@ -79,6 +81,8 @@ class TrainParams:
     precision: str = "auto"
     """See `precision_of`."""
     seed: int = 0
+    samples: int | None = None
+    """Samples of an epoch; None: all, or of several sets as many as their shares allow."""
     patience: int | None = None
     """Stop after this many validations without a higher H-mean; None: never stop early."""
     check_every: int = 1
@@ -121,7 +125,7 @@ class Trained:
 
 
 def fit(
-    train: str | Path,
+    train: Paths,
     *,
     out: str | Path,
     val: str | Path | float | None = None,
@@ -139,10 +143,11 @@ def fit(
     """Train a network from a store into a folder of checkpoints, logs and pictures.
 
     Args:
-        train: The store to train from.
+        train: The store to train from, several, or a dict from stores to their shares of an epoch,
+            as `OCRStoreDataset` takes them.
         out: The folder; one with checkpoints is refused unless it is resumed or `force` is given.
-        val: The store to measure H-mean on, or a share of the training store, such as 0.1, which is
-            then not trained on; the training pictures if None.
+        val: The store to measure H-mean on, or a share of the training stores, such as 0.1, which
+            is then not trained on; the training pictures if None.
         view: The view to use; the default one if None.
         model: The network; its mean and std are replaced by those of the recipe.
         params: How to train.
@@ -167,17 +172,24 @@ def fit(
     require_writable(folder)
     if resume is None and not force:
         require_unused(folder)
-    require_polygons(open_store(train), "learn from")
-    provenance = provenance_of(open_store(train), view=view)
+    stores = expand(train)
+    provenance = provenance_of(open_store(stores[0]), view=view)
+    if len(stores) > 1:
+        fingerprints = "".join(open_store(path).fingerprint for path in stores)
+        combined = hashlib.sha256(fingerprints.encode()).hexdigest()
+        provenance = replace(provenance, store_fingerprint=combined)
     # None and a share: the training pictures, or a part of them
-    measured = train if val is None or isinstance(val, float) else val
-    require_polygons(open_store(measured), "measure H-mean with")
-    require_same_views(provenance, measured, view)
-    # augmented pictures get maps of their own; what is measured on must have them
-    for path in (measured,) if params.augment else (train, measured):
+    measured = stores if val is None or isinstance(val, float) else expand(val)
+    for path in stores:
+        require_polygons(open_store(path), "learn from")
+        if not params.augment:  # augmented pictures get maps of their own
+            require_columns(path, view)
+    for path in measured:
+        require_polygons(open_store(path), "measure H-mean with")
+        require_same_views(provenance, path, view)
         require_columns(path, view)
-    if measured is not train:
-        warn_of_same_pictures(train, measured)
+        for trained in stores if measured is not stores else ():
+            warn_of_same_pictures(trained, path)
     L.seed_everything(params.seed, workers=True, verbose=False)
     module = _module(provenance, model or ModelConfig(), params)
     resumed = None if resume is None else read_checkpoint(resume, resumable=True)
@@ -196,6 +208,7 @@ def fit(
         num_workers=params.workers,
         view=view,
         seed=params.seed,
+        samples=params.samples,
         train_transform=_transform(provenance) if params.augment else None,
         drop_last=params.compiled,
     )
@@ -215,7 +228,7 @@ def fit(
     steps = data.count("train") // params.batch_size
     params = replace(params, log_every=max(1, min(params.log_every, steps)))
     trainer = _trainer(folder, params, [best, last, stop, *callbacks], used, quiet=quiet)
-    require_enough(data.count("val"), trainer.world_size, measured)
+    require_enough(data.count("val"), trainer.world_size, ", ".join(measured))
     handler = signal.getsignal(signal.SIGINT)
     try:
         with silent_log_threads():

@@ -20,9 +20,13 @@ _FAR = 2**43  # Windows locks are mandatory: lock a byte far behind the end of a
 
 
 class FileLock:
-    """An exclusive `flock` (Windows: a locked byte) on an open file; readers never take it."""
+    """An exclusive `flock` (Windows: a locked byte) on an open file; readers never take it.
 
-    def __init__(self, path: Path, *, create: bool, store: Path) -> None:
+    With `shared` several may hold it at once, and exclude who wants it for himself (on Windows,
+    which has no such lock for Python, it is exclusive).
+    """
+
+    def __init__(self, path: Path, *, create: bool, store: Path, shared: bool = False) -> None:
         self.path = path
         self._pid = os.getpid()
         flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -32,7 +36,7 @@ class FileLock:
             except OSError as exc:
                 raise WriteError(f"{store}: cannot be opened for writing: {exc.strerror}.") from exc
             try:
-                _lock(self._descriptor)
+                _lock(self._descriptor, shared=shared)
             except OSError as exc:
                 os.close(self._descriptor)
                 if exc.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
@@ -84,12 +88,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_child)
 
 
-def _lock(descriptor: int) -> None:
+def _lock(descriptor: int, *, shared: bool) -> None:
     if sys.platform == "win32":
         os.lseek(descriptor, _FAR, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     else:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
 
 
 def _unlock(descriptor: int) -> None:

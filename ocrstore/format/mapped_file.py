@@ -83,6 +83,10 @@ class MappedFile:
         """The whole file as a read-only buffer."""
         return memoryview(self._map)
 
+    def part(self, offset: int, nbytes: int) -> memoryview:
+        """Return some bytes at a file offset, without a copy."""
+        return memoryview(self._map)[offset : offset + nbytes]
+
     @property
     def address(self) -> int:
         """The map's address in this process."""

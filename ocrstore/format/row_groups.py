@@ -1,8 +1,9 @@
-"""Collect rows into row groups: check, encode, pack into extents, commit full groups."""
+"""Collect rows into row groups: check, encode, pack into extents, commit full groups; find them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -150,6 +151,23 @@ def located(rows: Rows, offset: int) -> Rows:
 
 Arrays = Mapping[str, "npt.ArrayLike | Encoded"]
 """A sample's arrays by column."""
+
+
+def group_bounds(
+    offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    """Return [first, last) of the rows of a column that are together in the file."""
+    if not len(offsets):
+        return []
+    gaps = np.diff(offsets) - nbytes[:-1]
+    # rows of one extent are less than a page apart; else another column's extent is between
+    breaks = np.flatnonzero((gaps < 0) | (gaps >= 4096)) + 1
+    edges = [0, *breaks.tolist(), len(offsets)]
+    return [
+        (start, min(start + GROUP_ROWS, last))
+        for first, last in pairwise(edges)
+        for start in range(first, last, GROUP_ROWS)
+    ]
 
 
 def check_columns(columns: Mapping[str, Column]) -> dict[str, Column]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocrstore.annotation import AnnotationReader, Turned
+from ocrstore.catalog import Shard
 from ocrstore.format.columns import Column
 from ocrstore.format.resume import Unfinished, find_unfinished
 from ocrstore.inspection.polygon_stats import measure_polygons, view_boxes
@@ -20,6 +21,7 @@ from ocrstore.inspection.source_status import (
 )
 from ocrstore.metadata import readable_build
 from ocrstore.store import Store
+from ocrstore.store_set import catalog_of
 from ocrstore.verification import Integrity, check_headers
 from ocrstore.views import StoredView, ViewBound, readable_views, recorded_bounds
 
@@ -62,6 +64,8 @@ class Summary:
     history: tuple[dict[str, Any], ...]
     resident_nbytes: int | None
     """Bytes in the page cache; None where the system has no call for it."""
+    shards: tuple[Shard, ...] = ()
+    """The stores of a data set of many."""
 
     @property
     def live_nbytes(self) -> int:
@@ -95,6 +99,7 @@ class Summary:
             "history": list(self.history),
             "live_nbytes": self.live_nbytes,
             "resident_nbytes": self.resident_nbytes,
+            "shards": [shard._asdict() for shard in self.shards],
         }
 
 
@@ -212,6 +217,7 @@ def summarize(store: Store) -> Summary:
     """Summarize the generation that is open."""
     snapshot = store.snapshot
     manifest = snapshot.manifest
+    catalog = catalog_of(store)
     return Summary(
         path=str(store.path),
         nbytes=snapshot.mapping.nbytes,
@@ -224,6 +230,7 @@ def summarize(store: Store) -> Summary:
         attributes={field.name: str(field.type) for field in store.attribute_fields},
         history=tuple(dict(entry) for entry in store.history),
         resident_nbytes=snapshot.mapping.resident_nbytes(),
+        shards=() if catalog is None else catalog.shards,
     )
 
 

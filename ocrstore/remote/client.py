@@ -21,7 +21,7 @@ from typing import Any
 
 from ocrstore import errors
 from ocrstore.errors import OCRStoreError
-from ocrstore.remote.cache import cache_folder, is_url, parse_nbytes
+from ocrstore.remote.cache import cache_folder, is_url, parse_nbytes, shard_url
 
 if sys.platform != "win32":
     import fcntl
@@ -69,6 +69,15 @@ def open_url(
     }
     folder = cache_folder(cache)
     return str(ask(folder, {"do": "open", "url": url, "settings": settings})["path"])
+
+
+def open_shard_of(path: str) -> str:
+    """Return the local copy of a shard that seems to lie beside the copy of a catalog.
+
+    Any other path is returned as it is.
+    """
+    found = shard_url(path)
+    return path if found is None else open_url(found[0], cache=found[1])
 
 
 def ask(cache: Path, request: dict[str, Any]) -> dict[str, Any]:

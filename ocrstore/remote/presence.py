@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ocrstore.errors import NotAStoreError, OCRStoreError
 from ocrstore.format.mapped_file import MappedFile
-from ocrstore.format.snapshot import Snapshot
+from ocrstore.format.snapshot import Snapshot, take_snapshot
 from ocrstore.remote.cache import (
     HEADER_NBYTES,
     PRESENT,
@@ -20,13 +20,14 @@ from ocrstore.remote.cache import (
     rows_header,
     rows_path,
 )
-from ocrstore.remote.client import ask
+from ocrstore.remote.client import ask, open_shard_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 _REQUEST_NBYTES = 1 << 28
 """Rows of more bytes are asked for in several requests, so that each has its answer soon."""
+_MOST_SHARDS = 64
 _REPLACED = 100
 """A request during which the local copy was removed so often is given up."""
 
@@ -37,6 +38,15 @@ class _LocalRows(NamedTuple):
     mapping: MappedFile
     marks: npt.NDArray[np.uint8]
     """One byte for each column and row; the fetcher sets them, in the file."""
+
+
+class Fetching(Protocol):
+    """What a column needs of a store behind a URL."""
+
+    url: str
+
+    def need(self, column: str, rows: Any) -> MappedFile:
+        """Return a mapped file with these rows of a column; waits until they are fetched."""
 
 
 class Presence:
@@ -185,7 +195,72 @@ class Presence:
         return _LocalRows(mapping, mapping.array(marks, np.dtype(np.uint8), shape))
 
 
-def find_presence(snapshot: Snapshot) -> Presence | None:
+class ShardsPresence:
+    """The rows of a data set of many stores behind a URL; see `Presence`."""
+
+    def __init__(self, snapshot: Snapshot, url: str) -> None:
+        from ocrstore.store_set import MappedShards  # which imports the store
+
+        files = snapshot.mapping
+        assert isinstance(files, MappedShards)
+        self.url = url
+        self._catalog = files.catalog
+        self._starts = files.starts
+        lengths = [shard.samples for shard in files.catalog.shards]
+        self._first = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        self._shards: dict[int, Presence] = {}
+
+    def need(self, column: str, rows: Any) -> MappedFile:
+        """Return a file with these rows; if they are of several shards, that of the last."""
+        chosen = np.atleast_1d(np.arange(self._first[-1])[rows])
+        shards = np.searchsorted(self._first, chosen, "right") - 1
+        for number in np.unique(shards).tolist():
+            local = chosen[shards == number] - self._first[number]
+            found = _ShiftedFile(self._shard(number).need(column, local), self._starts[number])
+        return found
+
+    def _shard(self, number: int) -> Presence:
+        found = self._shards.get(number)
+        if found is None:
+            path = self._catalog.shard_path(self._catalog.shards[number])
+            found = find_presence(take_snapshot(open_shard_of(path)))
+            assert isinstance(found, Presence)
+            while len(self._shards) >= _MOST_SHARDS:
+                self._shards.pop(next(iter(self._shards)), None)
+            self._shards[number] = found
+        return found
+
+
+class _ShiftedFile(MappedFile):
+    """The file of a shard, at the offsets that it has in the files of all, one behind the other."""
+
+    __slots__ = ("_file", "_start")
+
+    def __init__(self, file: MappedFile, start: int) -> None:
+        self._file = file
+        self._start = start
+
+    def part(self, offset: int, nbytes: int) -> memoryview:
+        """Return some bytes, as `MappedFile.part`."""
+        return self._file.part(offset - self._start, nbytes)
+
+    def array(
+        self,
+        offset: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        *,
+        strides: tuple[int, ...] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return an array, as `MappedFile.array`."""
+        return self._file.array(offset - self._start, dtype, shape, strides=strides)
+
+
+def find_presence(snapshot: Snapshot) -> Fetching | None:
     """Return what fetches the rows of a local copy; None for any other store."""
     origin = read_origin(snapshot.mapping.path)
-    return None if origin is None else Presence(snapshot, origin.url)
+    if origin is None:
+        return None
+    if snapshot.mapping.path.endswith(".dataset"):
+        return ShardsPresence(snapshot, origin.url.rpartition("/")[0])
+    return Presence(snapshot, origin.url)

@@ -12,7 +12,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +44,8 @@ Progress = Callable[[int, int], None]
 _FILES_AT_ONCE = 4
 _PIECES_AT_ONCE = 4
 _PIECE_NBYTES = 8 << 20
-_ATTEMPTS = 2
+_ATTEMPTS = 3
+_PATIENCE = 5.0
 _MD5 = re.compile(r'"[0-9a-f]{32}(-\d+)?"')
 
 
@@ -144,8 +145,10 @@ def pull(url: str, target: str | os.PathLike[str], *, progress: Progress | None 
         WriteError: The file system refuses.
     """
     target = Path(target)
-    place = Place(url.removesuffix(f"/{CATALOG}"))
-    info, payload = _remote_catalog(place)
+    info, payload = None, b""
+    if not url.endswith(".ocrs"):
+        place = Place(url.removesuffix(f"/{CATALOG}"))
+        info, payload = _remote_catalog(place)
     if info is None:
         folder, name = split_url(url)
         place = Place(folder)
@@ -183,7 +186,7 @@ def whole_object(frame: str | os.PathLike[str]) -> Iterator[Path]:
     if origin is None:
         raise NotAStoreError(f"{os.fspath(frame)}: is not the local copy of an object")
     with TemporaryDirectory(prefix="whole-", dir=Path(frame).parent) as folder:
-        path = Path(folder) / "whole.ocrs"
+        path = Path(folder) / Path(frame).stem
         pull(origin.url, path)
         yield path
 
@@ -204,13 +207,15 @@ class _Work:
         """Call a function for each file; it returns whether the file had to be transferred."""
         result = Transfer(self.place.url)
         pool = ThreadPoolExecutor(_FILES_AT_ONCE)
+        waiting = [pool.submit(transfer, file) for file in self._files]
         try:
-            for file, moved in zip(self._files, pool.map(transfer, self._files)):
-                (result.sent if moved else result.kept).append(file.name)
-                result.nbytes += file.nbytes if moved else 0
+            for file, moved in zip(self._files, waiting):
+                (result.sent if moved.result() else result.kept).append(file.name)
+                result.nbytes += file.nbytes if moved.result() else 0
         finally:
             self._stop.set()
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            wait(waiting, timeout=_PATIENCE)  # for uploads to be aborted, but no server that hangs
         return result
 
     def advance(self, nbytes: int) -> None:
@@ -224,11 +229,10 @@ class _Work:
 
 
 def _push_store(path: Path, url: str, progress: Progress | None) -> Transfer:
-    with open_store(path) as store:
-        nbytes = os.stat(store.path).st_size
+    open_store(path).close()
     url = f"{url}{path.name}" if url.endswith("/") else url
     folder, name = split_url(url)
-    work = _Work(Place(folder, create=True), progress, [_File(name, path, nbytes)])
+    work = _Work(Place(folder, create=True), progress, [_File(name, path, path.stat().st_size)])
     return work.run(lambda file: _upload(work, file))
 
 
@@ -331,7 +335,7 @@ def _pieces(place: Place, info: ObjectInfo, start: int) -> Iterator[memoryview]:
         while waiting:
             yield waiting.popleft().result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _fetch(work: _Work, file: _File) -> bool:
@@ -342,6 +346,7 @@ def _fetch(work: _Work, file: _File) -> bool:
         return False
     tag = xxhash.xxh3_64_hexdigest(info.etag.encode())
     partial = file.path.with_name(f".{file.path.name}.{tag}.partial")
+    damage: str | None = ""
     for attempt in range(_ATTEMPTS):
         _append(work, info, partial, count=attempt == 0)
         damage = _damage(partial, file.shard)
@@ -385,10 +390,12 @@ def _damage(path: Path, shard: Shard | None) -> str | None:
     try:
         found = verify(path)
         if not found.ok:
-            return found.findings[0].message
+            first = found.findings[0]
+            where = f"sample {first.sample}, column {first.column}: " if first.sample else ""
+            return f"{where}{first.message}".rstrip(".")
         with open_store(path) as store:
             if shard is not None and store.fingerprint != shard.fingerprint:
                 return f"its fingerprint is {store.fingerprint[:12]}, not {shard.fingerprint[:12]}"
     except OCRStoreError as exc:
-        return str(exc)
+        return str(exc).rstrip(".")
     return None

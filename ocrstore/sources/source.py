@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,6 @@ class Source:
         self._dialect = dialect
         self._entries = entries
         self._attributes = attributes or {}
-        self._rows: dict[str, int] | None = None
 
     @property
     def dialect(self) -> str:
@@ -85,7 +85,8 @@ class Source:
 
     def only(self, keys: Collection[str]) -> Source:
         """Return the source of some of its pictures."""
-        rows = [row for row, picture in enumerate(self._pictures) if picture.key in keys]
+        places = self._places
+        rows = sorted(places[key] for key in keys if key in places)
         return Source(
             self.images,
             tuple(self._pictures[row] for row in rows),
@@ -96,6 +97,20 @@ class Source:
             annotation_files=self.annotation_files,
             attributes=self._attributes,
         )
+
+    def alone(self, keys: Collection[str]) -> Source:
+        """Return the source of some of its pictures, with nothing in it of all the others.
+
+        It is small when pickled, however large this one is: no problems of the source as a whole,
+        and of the annotation files only the first.
+        """
+        part = self.only(keys)
+        part.problems = tuple(problem for problem in part.problems if problem.key is not None)
+        part.annotation_files = self.annotation_files[:1]
+        part._attributes = {
+            key: self._attributes[key] for key in part.keys if key in self._attributes
+        }
+        return part
 
     def __len__(self) -> int:
         return len(self._pictures)
@@ -110,12 +125,14 @@ class Source:
         """Return whether there is an annotation of a picture, without reading it."""
         return self._row(key) in self._entries
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {picture.key: row for row, picture in enumerate(self._pictures)}
+
     def _row(self, key: str) -> int:
-        if self._rows is None:
-            self._rows = {picture.key: row for row, picture in enumerate(self._pictures)}
-        if key not in self._rows:
+        if key not in self._places:
             raise UnknownSampleError(f"{self.description}: no picture has the key {key!r}")
-        return self._rows[key]
+        return self._places[key]
 
     def at(self, row: int) -> FoundSample:
         """Read the annotation of the picture at a position in key order."""

@@ -70,8 +70,7 @@ def annotate(refs: RowRefs, name: str) -> Any:
         return torch.from_numpy(refs.dataset_rows.copy())
     if name == "orientation":
         return torch.ones(len(refs), dtype=torch.int64)  # every stored picture is upright
-    for view in refs.views:
-        view.check()
+    refs.check()
     if name in ("raw_size", "source_orientation"):
         names = ("width", "height") if name == "raw_size" else ("orientation",)
         found = _numbers(refs, *names)

@@ -41,7 +41,7 @@ from ocrstore.torch.memory.address_range import map_run
 from ocrstore.torch.memory.column_memory import best_strategy
 from ocrstore.torch.memory.float_rows import write_normalized
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
-from ocrstore.torch.store_view import StoreView
+from ocrstore.torch.store_view import StoreView, ViewOutline
 
 if TYPE_CHECKING:
     from ocrstore.maps import MapParams
@@ -57,60 +57,69 @@ _POOL = BufferPool(kept_nbytes=1 << 28)
 """For pictures and maps of the samples of a batch, reused when the batch is stacked."""
 
 
-class AugmentedView:
-    """Computes transformed samples of one store. Not thread-safe."""
+class Augmenter:
+    """Computes transformed samples of the stores of a data set. Not thread-safe."""
 
     def __init__(
         self,
-        view: StoreView,
+        views: Sequence[ViewOutline],
         transform: Transform,
         map_params: MapParams | None,
         *,
         fuse: bool = True,
         targets: TargetFunction | None = None,
     ) -> None:
-        self._view = view
-        self._augment = Augmentation(transform, fuse=fuse, before_pixels=view.check)
+        """Prepare a transform for views that have the same columns and map parameters."""
+        first = views[0]
+        self._view: StoreView | None = None
+        """The one that a sample is computed from."""
+        self._augment = Augmentation(transform, fuse=fuse, before_pixels=self._check)
         self._params = map_params
         self._targets = targets
-        self._maps = [name for name in view.columns if name in MAPS] or (
-            list(MAPS) if view.ref.columns is None else []
+        self._maps = [name for name in first.columns if name in MAPS] or (
+            list(MAPS) if first.ref.columns is None else []
         )
-        stored = None if view.stored_view is None else view.stored_view.recipe_json.get("targets")
-        if targets is None and stored is not None and view.ref.columns is None:
-            raise SchemaError(
-                f"{view.path}: the targets of its view are drawn by {shown(stored['function'])};"
-                " with transform= give that function as targets=, or choose the columns= to read"
-            )
-        self._whole = IMAGE in view.store.columns
+        for view in views if targets is None and first.ref.columns is None else ():
+            recipe = {} if view.stored_view is None else view.stored_view.recipe_json
+            if recipe.get("targets") is not None:
+                function = shown(recipe["targets"]["function"])
+                raise SchemaError(
+                    f"{view.path}: the targets of its view are drawn by {function}; with transform="
+                    " give that function as targets=, or choose the columns= to read"
+                )
+        self._whole = IMAGE in first.all_columns
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Return the columns that samples are computed from."""
         return (IMAGE,) if self._whole else (TENSOR,)
 
-    @property
-    def pictures(self) -> StoredColumn[Any]:
+    def pictures(self, view: StoreView) -> StoredColumn[Any]:
         """Return the column of the pictures that are transformed."""
-        return self._view.store[IMAGE] if self._whole else self._view.column(TENSOR)
+        return view.store[IMAGE] if self._whole else view.column(TENSOR)
 
-    def compute(self, row: int, number: int) -> Computed:
-        """Return a row after the transform; `number` is its row in the data set."""
-        view = self._view
+    def _check(self) -> None:
+        if self._view is not None:
+            self._view.check()
+
+    def compute(self, view: StoreView, row: int, number: int) -> Computed:
+        """Return a row of a view after the transform; `number` is its row in the data set."""
+        self._view = view
         view.check()
         try:
             annotation = view.annotations.annotation(row)
             if not self._whole:
                 annotation = annotation._replace(polygons=polygons_in_view(view, row))
             lap("annotations")
-            picture = self._picture(row)
+            picture = self._picture(view, row)
             lap("picture")
             made = self._augment(picture, annotation, row=number)
             # a transform that does not write to the picture has drawn into memory of its own
             copied = _copy(made.image) if self._augment.writes else made.image
-            computed = Computed(image=self._normalized(copied) if view.ref.normalize else copied)
+            normalize = view.ref.normalize
+            computed = Computed(image=_normalized(view, copied) if normalize else copied)
             lap("annotations")
-            computed.update(self._draw(made.image.shape, made.annotation))
+            computed.update(self._draw(view, made.image.shape, made.annotation))
         except (CorruptStoreError, DecodeError, StoreChangedError):
             raise  # not the fault of the transform
         except Exception as exc:  # a transform may raise anything; OpenCV has its own exceptions
@@ -131,9 +140,9 @@ class AugmentedView:
         computed["row"] = number
         return computed
 
-    def _picture(self, row: int) -> AnyArray:
+    def _picture(self, view: StoreView, row: int) -> AnyArray:
         """Return the picture; writable, and rarely a copy, if the transform may write to it."""
-        view, column = self._view, self.pictures
+        column = self.pictures(view)
         view.check()  # again, because reading the annotation may have taken long
         if not self._augment.writes:
             return np.asarray(column[row])
@@ -149,18 +158,9 @@ class AugmentedView:
                 return np.asarray(mapped[0])
         return column.decoded(row)
 
-    def _normalized(self, image: AnyArray) -> AnyArray:
-        if image.dtype != np.uint8:
-            raise SchemaError(
-                f"normalize=True, and the transform returned a picture of {image.dtype}: expected"
-                " uint8. Take Normalize out of the transform, or leave out normalize=True."
-            )
-        target: AnyArray = _POOL.empty(image.shape, np.float32)
-        mean, std = self._view.mean_and_std
-        write_normalized([np.ascontiguousarray(image)], [target], mean=mean, std=std)
-        return target
-
-    def _draw(self, shape: tuple[int, ...], annotation: Annotation) -> dict[str, Any]:
+    def _draw(
+        self, view: StoreView, shape: tuple[int, ...], annotation: Annotation
+    ) -> dict[str, Any]:
         if not self._maps and self._targets is None:
             return {}
         from ocrstore.maps import MAX_POINTS, dbnet_maps
@@ -174,10 +174,10 @@ class AugmentedView:
             targets = draw_targets(self._targets, name, polygons, ignored, *shape[:2])
             lap("map drawing")
             return targets
-        maps = dbnet_maps(polygons, ignored, *shape[:2], params=self._map_params())
+        maps = dbnet_maps(polygons, ignored, *shape[:2], params=self._map_params(view))
         lap("map drawing")
         drawn = {name: maps[name] for name in self._maps}
-        if self._view.ref.normalize:
+        if view.ref.normalize:
             return {name: array.astype(np.float32, copy=False) for name, array in drawn.items()}
         converted = {
             name: _to_float16(array) if array.dtype == np.float32 else array
@@ -186,13 +186,25 @@ class AugmentedView:
         lap("float16")
         return converted
 
-    def _map_params(self) -> MapParams:
+    def _map_params(self, view: StoreView) -> MapParams:
         if self._params is None:
             from ocrstore.maps import MapParams
 
-            stored = self._view.stored_view
+            stored = view.stored_view
             self._params = MapParams() if stored is None else MapParams(**stored.maps)
         return self._params
+
+
+def _normalized(view: StoreView, image: AnyArray) -> AnyArray:
+    if image.dtype != np.uint8:
+        raise SchemaError(
+            f"normalize=True, and the transform returned a picture of {image.dtype}: expected"
+            " uint8. Take Normalize out of the transform, or leave out normalize=True."
+        )
+    target: AnyArray = _POOL.empty(image.shape, np.float32)
+    mean, std = view.mean_and_std
+    write_normalized([np.ascontiguousarray(image)], [target], mean=mean, std=std)
+    return target
 
 
 def _copy(array: AnyArray) -> AnyArray:

@@ -405,6 +405,8 @@ class _BatchRecord(Record):
         """
         count = self.batch_size
         filled: dict[str, torch.Tensor] = {}
+        if self._refs is not None:
+            self._refs.check()
         fields = {} if self._refs is None else {f.plural: f for f in self._refs.fields}
         for name, buffer in buffers.items():
             target = buffer[:count]

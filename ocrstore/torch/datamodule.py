@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ocrstore.targets import TargetFunction
     from ocrstore.torch.augmented import Transform
 
+_WINDOW = 8
+"""Row groups of a window, for a data set of more stores than that."""
+
 
 class OCRDataModule(LightningDataModule):
     """Loaders for training, validation, test and prediction with good defaults.
@@ -34,7 +37,8 @@ class OCRDataModule(LightningDataModule):
     the GPU if there is one (`PrefetchLoader`). Training uses a `ResumableSampler` (with `window`: a
     `WindowShuffleSampler` of that many row groups, for stores larger than memory). Its position is
     saved in Lightning's checkpoints, so an interrupted training continues with the samples that it
-    had not seen, whatever the number of workers.
+    had not seen, whatever the number of workers, ranks and nodes. On several nodes each one reads
+    its own part of the stores, the same in every epoch.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class OCRDataModule(LightningDataModule):
         normalize: bool = False,
         numpy: bool = False,
         seed: int = 0,
+        samples: int | None = None,
         window: int | None = None,
         uneven: Uneven = "pad",
         drop_last: bool = False,
@@ -68,7 +73,8 @@ class OCRDataModule(LightningDataModule):
         Validation, test and prediction see every sample exactly once, in stored order.
 
         Args:
-            train: The stores for training, as `OCRStoreDataset` takes them; shuffled.
+            train: The stores for training, as `OCRStoreDataset` takes them; shuffled. A dict mixes
+                them in these shares.
             val: The stores for validation; or a share of the training samples, such as 0.1, which
                 are then not trained on. Which ones follows from their keys alone, so they stay the
                 same when samples are added.
@@ -85,7 +91,9 @@ class OCRDataModule(LightningDataModule):
             normalize: As in `OCRStoreDataset`.
             numpy: As in `OCRStoreDataset`.
             seed: Seeds the order of training.
-            window: Shuffle in windows of that many row groups.
+            samples: The samples of an epoch of training; see `ResumableSampler`.
+            window: Shuffle in windows of that many row groups; 0 shuffles all at once. By default
+                8 for a data set of more than 8 stores, and 0 for others.
             uneven: What training does when the samples cannot be divided evenly between ranks:
                 `pad` or `drop`; see `ResumableSampler`. Not `exact`: ranks with different numbers
                 of batches wait for each other's gradients forever.
@@ -118,6 +126,7 @@ class OCRDataModule(LightningDataModule):
         self.train_transform = train_transform
         self.targets = targets
         self.seed = seed
+        self.samples = samples
         self.window = window
         self.uneven = uneven
         self.drop_last = drop_last
@@ -157,14 +166,28 @@ class OCRDataModule(LightningDataModule):
         if self.val_share is None or stage not in ("train", "val"):
             return None
         views = self.dataset(stage).views
-        keys = (view.key(row) for view in views for row in range(len(view)))
+        keys = (key for view in views for key in view.store)
         held_out = np.array([fraction_of(key) < self.val_share for key in keys], bool)
         return np.flatnonzero(held_out if stage == "val" else ~held_out)
 
     def count(self, stage: str) -> int:
-        """Return the number of samples of a stage."""
-        rows = self.rows(stage)
-        return len(self.dataset(stage)) if rows is None else len(rows)
+        """Return the number of samples of an epoch of a stage."""
+        return self._make_sampler(stage).count
+
+    def _make_sampler(self, stage: str) -> ResumableSampler:
+        dataset = self.dataset(stage)
+        options: dict[str, Any] = {"rows": self.rows(stage)}
+        if self.trainer is not None and self.trainer.num_nodes > 1:
+            options["nodes"] = self.trainer.num_nodes
+        if stage != "train":
+            return ResumableSampler(dataset, shuffle=False, **options)
+        options |= {"seed": self.seed, "uneven": self.uneven, "samples": self.samples}
+        window = self.window
+        if window is None:
+            window = _WINDOW if len(dataset.shards) > _WINDOW else 0
+        if not window:
+            return ResumableSampler(dataset, **options)
+        return WindowShuffleSampler(dataset, window=window, **options)
 
     def _loader(self, stage: str, sampler: ResumableSampler) -> DataLoader[Any]:
         dataset = self.dataset(stage)
@@ -190,19 +213,7 @@ class OCRDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the shuffled, augmented, resumable loader."""
-        dataset = self.dataset("train")
-        if self.window is None:
-            sampler = ResumableSampler(
-                dataset, rows=self.rows("train"), seed=self.seed, uneven=self.uneven
-            )
-        else:
-            sampler = WindowShuffleSampler(
-                dataset,
-                rows=self.rows("train"),
-                window=self.window,
-                seed=self.seed,
-                uneven=self.uneven,
-            )
+        sampler = self._make_sampler("train")
         if self._state is not None:
             replicas = self._state["replicas"]
             sampler.load_state_dict(self._state)
@@ -238,21 +249,17 @@ class OCRDataModule(LightningDataModule):
             return None
         return self.trainer.fit_loop.epoch_loop.batch_progress.current
 
-    def _in_order(self, stage: str) -> DataLoader[Any]:
-        rows = self.rows(stage)
-        return self._loader(stage, ResumableSampler(self.dataset(stage), rows=rows, shuffle=False))
-
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         """Return the validation loader, in stored order; an empty list without `val`."""
-        return [] if self.paths["val"] is None else self._in_order("val")
+        return [] if self.paths["val"] is None else self._loader("val", self._make_sampler("val"))
 
     def test_dataloader(self) -> DataLoader[Any]:
         """Return the test loader, in stored order."""
-        return self._in_order("test")
+        return self._loader("test", self._make_sampler("test"))
 
     def predict_dataloader(self) -> DataLoader[Any]:
         """Return the prediction loader, in stored order."""
-        return self._in_order("predict")
+        return self._loader("predict", self._make_sampler("predict"))
 
     def setup(self, stage: str) -> None:
         """Forget the position of an earlier training; its loaders are made anew."""

@@ -1,13 +1,14 @@
-"""`OCRStoreDataset`: one store or several as a map-style data set."""
+"""`OCRStoreDataset`: one store, several, or the shards of a catalog as a map-style data set."""
 
 from __future__ import annotations
 
 import dataclasses
 import glob
+import itertools
 import logging
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -17,6 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 from ocrstore.errors import (
     NotAStoreError,
     RecipeMismatchError,
+    SchemaError,
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
@@ -34,8 +36,9 @@ from ocrstore.torch.collate import (
 from ocrstore.torch.memory.column_memory import Strategy, check_strategy
 from ocrstore.torch.memory.page_cache import Progress
 from ocrstore.torch.memory.row_layout import IntArray
+from ocrstore.torch.open_views import Views, find_set, open_set
 from ocrstore.torch.row_refs import RowRefs
-from ocrstore.torch.store_view import StoreView, find_view, open_view
+from ocrstore.torch.store_view import StoreView, ViewOutline
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,15 +48,19 @@ if TYPE_CHECKING:
     from ocrstore.maps import MapParams
     from ocrstore.recipe import Recipe
     from ocrstore.targets import TargetFunction
-    from ocrstore.torch.augmented import AugmentedView, Transform
+    from ocrstore.torch.augmented import Augmenter, Transform
 
 _log = logging.getLogger(__name__)
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Path = str | os.PathLike[str]
+Paths = Path | Sequence[Path] | Mapping[str, float]
 
 
 class OCRStoreDataset(Dataset[Sample]):
-    """One store or several as a data set for a stock DataLoader; no `collate_fn` is needed.
+    """Stores as a data set for a stock DataLoader; no `collate_fn` is needed.
+
+    Of a data set of many stores, which `ocrstore build --shard-size` writes, only the catalog is
+    read at first: shards are opened on first use, and so many stay open as descriptors allow.
 
     Without `transform`, samples and batches refer to stored rows. You own their tensors and may
     modify them in place: nobody else sees that, and the file never changes. With `transform`, an
@@ -86,8 +93,11 @@ class OCRStoreDataset(Dataset[Sample]):
         """Open stores.
 
         Args:
-            paths: A path, several, or a pattern such as `"train-*.ocrs"`. A store may be given by
-                its URL: s3://, gs://, az://, https:// or file://.
+            paths: A store, the folder of a data set of many stores (or the `dataset.json` in it),
+                the URL of either (s3://, gs://, az://, https://, file://), a pattern such as
+                `"train-*.ocrs"`, or several of these; or a dict from any of these to the shares
+                that they have in an epoch of training, such as `{"synth/": 0.3, "icdar/": 0.7}`.
+                The data set has all their rows; the samplers obey the shares.
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
             expect: The recipe (or its fingerprint) that must have made the view; a recipe may
@@ -115,7 +125,7 @@ class OCRStoreDataset(Dataset[Sample]):
             ahead_bytes: With URLs: the most bytes that are being fetched at once, 256 MiB at first.
 
         Raises:
-            SchemaError: `normalize`, and the store has no recipe.
+            SchemaError: `normalize`, and the store has no recipe; shares that do not add up to 1.
             RecipeMismatchError: A view was made by another recipe than `expect`, or several stores
                 have different recipes, columns or dtypes.
         """
@@ -135,8 +145,11 @@ class OCRStoreDataset(Dataset[Sample]):
         names = None if columns is None else tuple(columns)
         remote = {"cache": cache, "cache_limit": cache_limit, "ahead_bytes": ahead_bytes}
         view_name = None if view is None else str(view)
-        self.views = tuple(
-            open_view(
+        self.shares = _check_shares(paths)
+        """The share of each set in an epoch of training; empty if sets are not mixed."""
+        found = [expand(path) for path in self.shares] or [expand(paths)]
+        sets = [
+            open_set(
                 os.fspath(local_path(path, **remote)),
                 view=view_name,
                 columns=names,
@@ -145,48 +158,52 @@ class OCRStoreDataset(Dataset[Sample]):
                 normalize=normalize,
                 numpy=numpy,
             )
-            for path in expand(paths)
-        )
-        for opened in self.views:
+            for path in itertools.chain(*found)
+        ]
+        for opened in sets:
             if normalize:
                 opened.mean_and_std  # noqa: B018  # raises here and not in a worker
             if expect is not None:
                 _enforce(opened, expect)
         given = map_params is not None or targets is not None
-        _check_alike(self.views, transformed=transform is not None, maps_given=given)
+        _check_alike(sets, transformed=transform is not None, maps_given=given)
+        self.views = Views(sets)
         self.transform = transform
         self._fuse = fuse
         self._map_params = map_params
         self._targets = targets
         self._prepare()
-        names_in_use = ", ".join(self.views[0].names)
+        starts = np.cumsum([0, *(sum(opened.lengths) for opened in sets)])
+        ends = np.cumsum([0, *map(len, found)])
+        self.sets = list(itertools.pairwise(starts[ends].tolist()))
+        """[first, last) of the rows of each set; there is one if sets are not mixed."""
+        names_in_use = ", ".join(sets[0].names)
         _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
 
     def _prepare(self) -> None:
-        lengths = [len(view) for view in self.views]
+        lengths = [length for one in self.views.sets for length in one.lengths]
         self._starts: IntArray = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         self._ahead = -1
-        self._augmented: list[AugmentedView] | None = None
+        self._augmenter: Augmenter | None = None
         if self.transform is not None:
-            from ocrstore.torch.augmented import AugmentedView
+            from ocrstore.torch.augmented import Augmenter
 
-            self._augmented = [
-                AugmentedView(
-                    view,
-                    self.transform,
-                    self._map_params,
-                    fuse=self._fuse,
-                    targets=self._targets,
-                )
-                for view in self.views
-            ]
+            self._augmenter = Augmenter(
+                self.views.sets,
+                self.transform,
+                self._map_params,
+                fuse=self._fuse,
+                targets=self._targets,
+            )
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def __repr__(self) -> str:
-        stores = ", ".join(view.path for view in self.views)
-        return f"<OCRStoreDataset: {len(self)} samples of {stores}>"
+        return f"<OCRStoreDataset: {len(self)} samples of {self._places()}>"
+
+    def _places(self) -> str:
+        return ", ".join(one.path for one in self.views.sets)
 
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> Sample: ...
@@ -201,7 +218,7 @@ class OCRStoreDataset(Dataset[Sample]):
                 return self._batch(self._as_rows(index))
             index = self._as_row(index)
         row = self._check(index)
-        if self._augmented is not None:
+        if self._augmenter is not None:
             return present_sample(self._compute(row))
         refs = self._refs(np.array([row], np.int64))
         if get_worker_info() is not None:
@@ -214,7 +231,7 @@ class OCRStoreDataset(Dataset[Sample]):
         if given.dtype != np.int64 or given.ndim != 1:
             given = self._as_rows(indices)
         rows = self._check_all(given)
-        if self._augmented is not None:
+        if self._augmenter is not None:
             return ComputedList(self._compute_all(rows))
         refs = self._refs(rows)
         if get_worker_info() is None:
@@ -226,7 +243,7 @@ class OCRStoreDataset(Dataset[Sample]):
 
     def _batch(self, rows: IntArray) -> Any:
         checked = self._check_all(rows)
-        if self._augmented is not None:
+        if self._augmenter is not None:
             return collate_computed(self._compute_all(checked))
         return make_batch(self._refs(checked))
 
@@ -237,7 +254,7 @@ class OCRStoreDataset(Dataset[Sample]):
                 raise TypeError  # numpy 1.26 has an int for it
             return operator.index(index)
         except TypeError:
-            store = self.views[0].path
+            store = self.views.sets[0].path
             remedy = (
                 f"; ocrstore.open({store!r}).row({index!r}) gives the row of a key in its store"
                 if isinstance(index, str)
@@ -270,8 +287,7 @@ class OCRStoreDataset(Dataset[Sample]):
     def _check(self, row: int) -> int:
         count = len(self)
         if not -count <= row < count:
-            stores = ", ".join(view.path for view in self.views)
-            raise UnknownRowError(f"{stores}: no row {row}; it has rows 0 to {count - 1}.")
+            raise UnknownRowError(f"{self._places()}: no row {row}; it has rows 0 to {count - 1}.")
         return row % count
 
     def _check_all(self, rows: IntArray) -> IntArray:
@@ -286,15 +302,20 @@ class OCRStoreDataset(Dataset[Sample]):
             return RowRefs(self.views, rows)
         store_of = np.searchsorted(self._starts, rows, "right") - 1
         store_rows = rows - self._starts[store_of]
-        used, store_of = np.unique(store_of, return_inverse=True)
-        views = [self.views[number] for number in used.tolist()] or [self.views[0]]
-        several = store_of if len(views) > 1 else None
+        numbers = store_of.tolist()
+        used = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+        views = [self.views[number] for number in used] or [self.views[0]]
+        several = np.array([used[number] for number in numbers]) if len(views) > 1 else None
         return RowRefs(views, store_rows, store_of=several, dataset_rows=rows)
 
-    def _compute(self, row: int) -> Computed:
-        assert self._augmented is not None
+    def _locate(self, row: int) -> tuple[StoreView, int]:
+        """Return the view that has a row of the data set, and its row there."""
         number = int(np.searchsorted(self._starts, row, "right")) - 1
-        computed = self._augmented[number].compute(row - int(self._starts[number]), row)
+        return self.views[number], row - int(self._starts[number])
+
+    def _compute(self, row: int) -> Computed:
+        assert self._augmenter is not None
+        computed = self._augmenter.compute(*self._locate(row), row)
         computed.index = self._refs(np.array([row], np.int64))
         return computed
 
@@ -306,63 +327,63 @@ class OCRStoreDataset(Dataset[Sample]):
     def _read_next_batch_ahead(self, rows: IntArray) -> None:
         """After a sequential batch, read the following one in the background."""
         last = int(rows[-1]) if len(rows) else 0
-        if len(self.views) == 1 and len(rows) and last - int(rows[0]) == len(rows) - 1:
+        if len(rows) and last - int(rows[0]) == len(rows) - 1:
             following = np.arange(last + 1, min(len(self), last + 1 + len(rows)), dtype=np.int64)
             if len(following) and last > self._ahead:
-                self.views[0].read_ahead(following)
+                self.read_ahead(following)
             self._ahead = last
 
     @property
     def row_groups(self) -> list[tuple[int, int]]:
         """Return [first, last) of each row group, the rows that were written together."""
         found: list[tuple[int, int]] = []
-        for start, view in zip(self._starts.tolist(), self.views, strict=False):
-            found += [(start + first, start + last) for first, last in view.row_groups()]
+        start = 0
+        for one in self.views.sets:
+            found += [(start + first, start + last) for first, last in one.row_groups()]
+            start += sum(one.lengths)
         return found
+
+    @property
+    def shards(self) -> list[tuple[int, int]]:
+        """Return [first, last) of the rows of each store."""
+        return list(itertools.pairwise(self._starts.tolist()))
 
     def read_ahead(self, rows: npt.NDArray[np.int64]) -> None:
         """Read rows into the page cache in the background."""
-        reads = dict(zip(self.views, self._reads(), strict=True))
         for view, _, store_rows in self._refs(rows).groups():
-            view.read_ahead(store_rows, names=reads[view])
+            view.read_ahead(store_rows, names=self._reads(view))
 
     @property
     def is_remote(self) -> bool:
         """Whether rows are fetched from a URL, so that it helps to know which come next."""
-        return any(view.store.presence is not None for view in self.views)
+        return any(one.is_remote for one in self.views.sets)
 
     def fetch_ahead(self, rows: npt.NDArray[np.int64]) -> None:
         """Have rows fetched in the background that will soon be needed, if they are behind URLs."""
-        reads = dict(zip(self.views, self._reads(), strict=True))
         for view, _, store_rows in self._refs(rows).groups():
-            view.fetch_ahead(reads[view], store_rows)
+            view.fetch_ahead(self._reads(view), store_rows)
 
-    def _reads(self) -> list[tuple[str, ...]]:
-        """Return the columns of each view that samples are made of."""
-        if self._augmented is None:
-            return [view.names for view in self.views]
-        return [augmented.reads for augmented in self._augmented]
+    def _reads(self, one: ViewOutline) -> tuple[str, ...]:
+        """Return the columns that samples are made of."""
+        return one.names if self._augmenter is None else self._augmenter.reads
 
     @property
     def nbytes(self) -> int:
         """Return the stored bytes of all that this data set uses."""
-        pairs = zip(self.views, self._reads(), strict=True)
-        return sum(view.nbytes_of(names) for view, names in pairs)
+        return sum(one.nbytes_of(self._reads(one)) for one in self.views.sets)
 
     def warm(self, *, progress: Progress | None = None) -> int:
         """Read all that this data set uses into the page cache; return the number of bytes."""
-        reads = self._reads()
-        sizes = [view.nbytes_of(names) for view, names in zip(self.views, reads, strict=True)]
-        done = 0
-        for view, names, size in zip(self.views, reads, sizes, strict=True):
+        total, done = self.nbytes, 0
+        for view in self.views:
             before = done
 
             def tell(part: int, _total: int, before: int = before) -> None:
                 if progress is not None:
-                    progress(before + part, sum(sizes))
+                    progress(before + part, total)
 
-            view.warm(names, progress=tell)
-            done += size
+            view.warm(self._reads(view), progress=tell)
+            done += view.nbytes_of(self._reads(view))
         return done
 
     @cached_property
@@ -386,26 +407,30 @@ class OCRStoreDataset(Dataset[Sample]):
             for row in range(len(view))
         }
 
-    def _checked_views(self) -> tuple[StoreView, ...]:
+    def _checked_views(self) -> Iterator[StoreView]:
         for view in self.views:
             view.check()
-        return self.views
+            yield view
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            "refs": [view.ref for view in self.views],
+            "refs": [one.ref for one in self.views.sets],
             "transform": self.transform,
             "fuse": self._fuse,
             "map_params": self._map_params,
             "targets": self._targets,
+            "shares": self.shares,
+            "sets": self.sets,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.views = tuple(find_view(ref) for ref in state["refs"])
+        self.views = Views([find_set(ref) for ref in state["refs"]])
         self.transform = state["transform"]
         self._fuse = state["fuse"]
         self._map_params = state["map_params"]
         self._targets = state["targets"]
+        self.shares = state["shares"]
+        self.sets = state["sets"]
         self._prepare()
 
 
@@ -444,8 +469,21 @@ def expand(paths: Paths) -> list[str]:
     return found
 
 
+def _check_shares(paths: Paths) -> dict[str, float]:
+    """Return the shares of a dict of sets; an empty dict for anything else."""
+    if not isinstance(paths, Mapping):
+        return {}
+    shares = dict(paths)
+    for path, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise SchemaError(f"{path}: its share is {share!r}: expected a number between 0 and 1")
+    if abs(sum(shares.values()) - 1) > 1e-6:
+        raise SchemaError(f"the shares {shares} add up to {sum(shares.values()):g}: expected 1")
+    return shares
+
+
 def _check_alike(
-    views: Sequence[StoreView], *, transformed: bool, maps_given: bool = False
+    views: Sequence[ViewOutline], *, transformed: bool, maps_given: bool = False
 ) -> None:
     """Raise RecipeMismatchError if samples of several stores do not mean the same."""
     first = views[0]
@@ -467,13 +505,13 @@ def _check_alike(
         )
 
 
-def _meaning(view: StoreView, *, transformed: bool, maps_given: bool) -> dict[str, Any]:
+def _meaning(view: ViewOutline, *, transformed: bool, maps_given: bool) -> dict[str, Any]:
     """Return what decides how a view's samples look: recipe, columns, dtypes and shapes."""
     stored = view.stored_view
     described = {} if stored is None else stored.recipe_json
     left_out = ("columns", "made_with")
     recipe = {key: value for key, value in described.items() if key not in left_out}
-    whole = IMAGE in view.store.columns
+    whole = IMAGE in view.all_columns
     if transformed:
         # maps are drawn anew; the recipe of a baked tensor matters only where it is the picture
         recipe = recipe if not whole else {"maps": recipe.get("maps")}
@@ -490,7 +528,7 @@ def _meaning(view: StoreView, *, transformed: bool, maps_given: bool) -> dict[st
     }
 
 
-def _enforce(view: StoreView, expect: Recipe | str) -> None:
+def _enforce(view: ViewOutline, expect: Recipe | str) -> None:
     if not isinstance(expect, str):
         from ocrstore.recipe import Recipe
 
@@ -522,7 +560,7 @@ def _enforce(view: StoreView, expect: Recipe | str) -> None:
     )
 
 
-def _without_pictures(view: StoreView, expect: Recipe) -> Recipe:
+def _without_pictures(view: ViewOutline, expect: Recipe) -> Recipe:
     """Return a recipe without whole pictures, as `add-view` records it: the store has them."""
     stored = view.stored_view
     if stored is None or stored.default or IMAGE in stored.recipe_json["columns"]:

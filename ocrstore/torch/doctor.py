@@ -79,21 +79,28 @@ class Diagnosis:
 def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int = 16) -> Diagnosis:
     """Inspect a store and run one epoch of it in a fresh process."""
     dataset = OCRStoreDataset(path)
-    view = dataset.views[0]
-    needed = view.ranges(np.arange(len(dataset), dtype=np.int64), names=view.names)
-    cached = view.store.snapshot.mapping.resident_nbytes(needed)
+    cached: int | None = 0
+    file_nbytes = 0
+    for view in dataset.views:
+        mapping = view.store.snapshot.mapping
+        needed = view.ranges(np.arange(len(view), dtype=np.int64), names=view.names)
+        resident = mapping.resident_nbytes(needed)
+        cached = None if cached is None or resident is None else cached + resident
+        file_nbytes += mapping.nbytes
     strategy = best_strategy()
-    finder = best_finder(view.open_file().fd).name if strategy == "leases" else "none"
+    finder = "none"
+    if strategy == "leases":
+        finder = best_finder(dataset.views[0].open_file().fd).name
     measured: dict[str, Any] = {}
     if sys.platform == "linux" and len(dataset):
         measured = measure(os.fspath(path), workers=workers, batch_size=batch_size)
     return Diagnosis(
         path=os.fspath(path),
         samples=len(dataset),
-        file_nbytes=view.store.snapshot.mapping.nbytes,
-        view_nbytes=view.nbytes,
+        file_nbytes=file_nbytes,
+        view_nbytes=dataset.nbytes,
         # with the gaps between rows it may be a little more
-        cached_nbytes=None if cached is None else min(cached, view.nbytes),
+        cached_nbytes=None if cached is None else min(cached, dataset.nbytes),
         memory=look_at_memory(),
         shm_nbytes=shared_memory_nbytes(),
         strategy=strategy,

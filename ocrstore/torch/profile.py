@@ -146,10 +146,11 @@ def profile_store(
     stored = OCRStoreDataset(path, view=view)
     if not len(stored):
         raise OCRStoreError(f"{os.fspath(path)}: the store has no samples to measure.")
-    if "image" not in stored.views[0].store.columns and "tensor" not in stored.views[0].columns:
+    outline = stored.views.sets[0]
+    if "image" not in outline.all_columns and "tensor" not in outline.columns:
         raise OCRStoreError(
             f"{os.fspath(path)}: neither pictures (`image`) nor a view (`tensor`) to transform; "
-            f"columns found: {', '.join(stored.views[0].store.columns)}."
+            f"columns found: {', '.join(outline.all_columns)}."
         )
     steps = StepList(transform or default_augmentation(stored))
     dataset = OCRStoreDataset(path, view=view, transform=steps.composition)
@@ -198,10 +199,10 @@ def profile_store(
 
 def default_augmentation(dataset: OCRStoreDataset) -> BasicAugmentation:
     """Return what `ocrstore train --augment` does to the pictures of a view."""
-    view = dataset.views[0]
+    specs = dataset.views.sets[0].specs
     height, width = (640, 640)
-    if "tensor" in view.columns:
-        height, width = (side or 640 for side in view.column("tensor").spec.shape[:2])
+    if "tensor" in specs:
+        height, width = (side or 640 for side in specs["tensor"].shape[:2])
     return BasicAugmentation(height, width)
 
 
@@ -375,7 +376,7 @@ def _pixels(dataset: OCRStoreDataset, steps: StepList, rows: Sequence[int]) -> f
     if not steps.leading:
         return 0.0
     leading = compose([step.transform for step in steps.leading])
-    ref = dataset.views[0].ref
+    ref = dataset.views.sets[0].ref
     baked = OCRStoreDataset(ref.path, view=ref.view, columns=(), transform=leading)
     shapes = [baked[row]["image"].shape for row in rows]
     return float(np.mean([shape[-2] * shape[-1] for shape in shapes]))

@@ -11,9 +11,12 @@ import torch
 
 from ocrstore.errors import OCRStoreError
 from ocrstore.schema import COLUMNS, IMAGE, MATRIX, PICTURE, TENSOR
+from ocrstore.torch.memory.column_memory import take_together
 from ocrstore.torch.memory.float_rows import POOL, write_floats, write_normalized
+from ocrstore.torch.memory.parallel_copy import Source, fill_rows
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray
-from ocrstore.torch.store_view import StoreView, ViewRef, find_view
+from ocrstore.torch.open_views import find_view
+from ocrstore.torch.store_view import ShardRef, StoreView, ViewRef
 
 _DTYPES = {
     "bool": torch.bool,
@@ -145,7 +148,8 @@ class RowRefs:
         self.dataset_rows = store_rows if dataset_rows is None else dataset_rows
         names = self.views[0].names
         for view in self.views[1:]:
-            names = tuple(name for name in names if name in view.columns)
+            if view.names is not names:
+                names = tuple(name for name in names if name in view.columns)
         self.fields = fields_of(names)
 
     def __len__(self) -> int:
@@ -179,8 +183,10 @@ class RowRefs:
 
     def _is_uniform(self, field: Field) -> bool:
         """Return whether the column has one shape and dtype in all views."""
-        first = self.views[0].specs[field.column]
-        others = [view.specs[field.column] for view in self.views[1:]]
+        specs = self.views[0].specs
+        first = specs[field.column]
+        # the shards of a data set share one object
+        others = [view.specs[field.column] for view in self.views if view.specs is not specs]
         return first.is_fixed and all(
             (spec.shape, spec.dtype) == (first.shape, first.dtype) for spec in others
         )
@@ -208,9 +214,7 @@ class RowRefs:
         if len(groups) == 1:
             return groups[0][0].take(field.column, groups[0][2])
         if self._is_uniform(field):
-            out = self.views[0].column(field.column).empty_batch(len(self))
-            self._copy(field, out)
-            return out
+            return self._take_together(field)
         taken: list[AnyArray] = [np.empty(0)] * len(self)
         for view, positions, rows in groups:
             arrays = view.take(field.column, rows)
@@ -218,8 +222,23 @@ class RowRefs:
                 taken[position] = array
         return taken
 
+    def _take_together(self, field: Field) -> AnyArray:
+        """Return rows of several stores as one array: mapped together if possible."""
+        self.check()
+        each = self.each()
+        memories = [view.memory.get(field.column) for view, _ in each]
+        mapped = take_together(memories, self.store_rows)
+        if mapped is not None:
+            return mapped
+        out = self.views[0].column(field.column).empty_batch(len(self))
+        self._copy(field, out)
+        return out
+
     def copy(self, field: Field, target: torch.Tensor) -> bool:
-        """Copy the rows into a tensor; return False if it has another dtype or device."""
+        """Copy the rows into a tensor; return False if it has another dtype or device.
+
+        Call `check` before: once for all fields, because a batch of many shards has many files.
+        """
         if target.device.type != "cpu" or target.dtype != self.torch_dtype(field):
             return False
         self._copy(field, target.numpy())
@@ -232,9 +251,8 @@ class RowRefs:
         if self.store_of is None:
             self.views[0].copy(field.column, self.store_rows, out)
             return
-        for view, positions, rows in self.groups():
-            for position, row in zip(positions.tolist(), rows, strict=True):
-                view.copy(field.column, row[None], out[position : position + 1])
+        sources: list[Source] = [view.source(field.column, row) for view, row in self.each()]
+        fill_rows(sources, out)
 
     @property
     def as_numpy(self) -> bool:
@@ -246,9 +264,13 @@ class RowRefs:
 
     def _stored_rows(self, field: Field) -> list[AnyArray]:
         """Return the rows where they lie in the file, decoded if they have a codec."""
+        self.check()
+        return [view.column(field.column)[row] for view, row in self.each()]
+
+    def check(self) -> None:
+        """Raise StoreChangedError if a file was truncated, overwritten or replaced by another."""
         for view in self.views:
             view.check()
-        return [view.column(field.column)[row] for view, row in self.each()]
 
     def _take_floats(self, field: Field) -> AnyArray | list[AnyArray]:
         rows = self._stored_rows(field)
@@ -280,7 +302,7 @@ class RowRefs:
                 ) from exc
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refs = tuple(view.ref for view in self.views)
+        refs = tuple(view.sent for view in self.views)
         same = self.dataset_rows is self.store_rows
         rows = None if same else _pack(self.dataset_rows)
         store_of = None if self.store_of is None else _pack(self.store_of)
@@ -302,7 +324,7 @@ def _unpack(data: bytes) -> IntArray:
 
 
 def _restore(
-    refs: tuple[ViewRef, ...],
+    refs: tuple[ViewRef | ShardRef, ...],
     store_rows: bytes,
     store_of: bytes | None,
     dataset_rows: bytes | None,

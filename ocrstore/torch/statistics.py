@@ -29,8 +29,9 @@ class LoadingFigures:
     """Bytes that this process and its workers read from the disk meanwhile, of any file; None
     where the system does not count them."""
     resident_nbytes: int | None
-    """Bytes of the stores in the page cache now; None if unknown."""
+    """Bytes of the open stores in the page cache now; None if unknown."""
     store_nbytes: int
+    """Bytes of the open stores."""
     seconds: float
     waited: float
     """Seconds that the loop waited for batches."""
@@ -110,7 +111,9 @@ class LoadingMeter:
             return None
         before, after = self._read, _read_nbytes()
         read = None if before is None or after is None else max(0, after - before)
-        resident = [view.store.snapshot.mapping.resident_nbytes() for view in self._views]
+        # of shards those that are open in this process: they stand for the others
+        opened = [view for one in self._views.sets for view in list(one.opened.values())]
+        resident = [view.store.snapshot.mapping.resident_nbytes() for view in opened]
         known = [nbytes for nbytes in resident if nbytes is not None]
         found = LoadingFigures(
             self._step,
@@ -118,7 +121,7 @@ class LoadingMeter:
             round(self._samples * self._row_nbytes),
             read,
             sum(known) if len(known) == len(resident) else None,
-            sum(view.store.snapshot.mapping.nbytes for view in self._views),
+            sum(view.store.snapshot.mapping.nbytes for view in opened),
             time.perf_counter() - self._since,
             self._waited,
         )

@@ -1,19 +1,16 @@
 """Open one view of a store: its columns as memory, its rows in the page cache.
 
-A `ViewRef` is what is pickled of a view. Any process resolves it, from the views that it has open
-or by opening the file.
+`torch/open_views.py` opens and finds them; a `ViewRef` or a `ShardRef` is what is pickled of one.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -25,20 +22,19 @@ from ocrstore.errors import (
     StoreChangedError,
     UnknownColumnError,
 )
+from ocrstore.format.mapped_file import MappedFile
+from ocrstore.format.row_groups import group_bounds
 from ocrstore.metadata import readable_build
 from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
-from ocrstore.store import Store, StoredColumn, open_store, reopen_store
+from ocrstore.store import Store, StoredColumn, is_local_copy, open_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
-from ocrstore.torch.memory.parallel_copy import decode_rows
+from ocrstore.torch.memory.parallel_copy import Source, decode_rows
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
-from ocrstore.views import StoredView, stored_views
+from ocrstore.views import Described, StoredView, stored_views
 
 if TYPE_CHECKING:
-    from ocrstore.format.mapped_file import MappedFile
-
-_MAX_GROUP = 64
-"""The most rows of a row group."""
+    from ocrstore.remote.presence import Presence
 
 
 class ViewRef(NamedTuple):
@@ -57,21 +53,70 @@ class ViewRef(NamedTuple):
     """Arrays are handed out in place of tensors."""
 
 
-class StoreView:
-    """The columns of one view of one open store. Thread-safe; works on after a fork."""
+class ShardRef(NamedTuple):
+    """Identifies a view of a shard in any process, in a few bytes beside others of its data set."""
 
-    def __init__(self, store: Store, ref: ViewRef) -> None:
-        self.store = store
+    dataset: ViewRef
+    """Of the catalog."""
+    number: int
+    """Of the shard in the catalog."""
+
+
+class ViewOutline:
+    """What is known of a view before its rows are opened: columns, dtypes and recipe."""
+
+    def __init__(self, described: Described, ref: ViewRef) -> None:
         self.ref = ref
-        self.path = store.path
-        self.stored_view, self.columns = _resolve(store, ref)
+        self.path = described.path
+        self.all_columns = described.columns
+        """Those of the store, by their names there."""
+        self.stored_view, self.columns = _resolve(described, ref)
         self.names = tuple(self.columns)
-        self.specs = {name: store.columns[column] for name, column in self.columns.items()}
+        self.specs = {name: self.all_columns[column] for name, column in self.columns.items()}
+
+    @property
+    def mean_and_std(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+        """Return the mean and the standard deviation of the view's recipe, of values 0 to 1."""
+        if self.stored_view is None:
+            raise SchemaError(
+                f"{self.path}: has no view, so no mean and std to normalise by. Leave out"
+                " normalize=True, or write the store with `ocrstore build`."
+            )
+        recipe = self.stored_view.recipe_json
+        return tuple(recipe["mean"]), tuple(recipe["std"])
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its rows are fetched from a URL."""
+        return is_local_copy(self.path)
+
+
+class StoreView(ViewOutline):
+    """The columns of one view of one open store. Thread-safe; works on after a fork.
+
+    Args:
+        store: The store.
+        ref: Which view of it.
+        sent: What is pickled in place of the view; `ref` by default.
+        probes: Shared by the shards of a data set, which stay in the page cache together.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ref: ViewRef,
+        *,
+        sent: ShardRef | None = None,
+        probes: page_cache.ProbeSchedule | None = None,
+    ) -> None:
+        super().__init__(store, ref)
+        self.store = store
+        self.sent = ref if sent is None else sent
         mapping = store.snapshot.mapping
         self._mapping = mapping
         self._snapshot = store.snapshot
         self._times = mapping.times
-        self._presence = store.presence
+        self._presence = cast("Presence | None", store.presence)  # a view is of one store
         self._rows = mapping if self._presence is None else self._presence.attached()
         """The mapped file that the rows are in: that of the store unless it is behind a URL."""
         self._data: AnyArray = np.frombuffer(self._rows.buffer, np.uint8)
@@ -79,9 +124,13 @@ class StoreView:
         self._handle = self._open_own()
         self._handle_pid = os.getpid()
         self._successor: Store | None = None
+        self._stored = {name: store[column] for name, column in self.columns.items()}
         self._lock = threading.Lock()
-        self._probes = page_cache.ProbeSchedule()
-        self.memory = self._make_memory(self.open_file, self._data)
+        self._probes = probes or page_cache.ProbeSchedule()
+        # weak: a cycle would keep the file open until the garbage collector runs
+        self.memory = self._make_memory(
+            partial(_called, weakref.WeakMethod(self.open_file)), self._data
+        )
         self._fetched = self._rows, self.memory
 
     def _make_memory(
@@ -93,8 +142,8 @@ class StoreView:
     ) -> dict[str, ColumnMemory]:
         strategy = strategy or self.ref.strategy
         return {
-            name: ColumnMemory(open_file, data, _layout(self.store[column]), strategy=strategy)
-            for name, column in self.columns.items()
+            name: ColumnMemory(open_file, data, _layout(column), strategy=strategy)
+            for name, column in self._stored.items()
             if self.specs[name].is_raw and self.specs[name].is_fixed
         }
 
@@ -124,9 +173,23 @@ class StoreView:
     def __len__(self) -> int:
         return len(self.store)
 
+    @property
+    def opened(self) -> dict[int, StoreView]:
+        """The stores of this set that are open, by number, as of a `ShardedView`."""
+        return {0: self}
+
+    @property
+    def lengths(self) -> list[int]:
+        """The samples of each store: of this one."""
+        return [len(self)]
+
+    def shard(self, number: int) -> StoreView:  # noqa: ARG002  # as of a `ShardedView`
+        """Return the view of a store of this set: of the only one."""
+        return self
+
     def column(self, name: str) -> StoredColumn[Any]:
         """Return the stored column behind a logical name."""
-        return self.store[self.columns.get(name, name)]
+        return self._stored.get(name) or self.store[name]
 
     def check(self) -> None:
         """Raise StoreChangedError if the file was truncated, overwritten or replaced by another.
@@ -208,6 +271,12 @@ class StoreView:
         else:
             decode_rows(self.column(name), rows, out)
 
+    def source(self, name: str, row: int) -> Source:
+        """Return what `copy` makes a row of: its array in the file, or where to decode it from."""
+        local = self._presence is None
+        memory = self.memory.get(name) if local else self._memory_of(name, np.array([row]))
+        return (self.column(name), row) if memory is None else memory.in_file(row)
+
     def ranges(
         self, rows: IntArray, *, names: tuple[str, ...] | None = None
     ) -> list[tuple[int, int]]:
@@ -287,31 +356,11 @@ class StoreView:
             return []
         name = max(self.columns, key=lambda name: self.nbytes_of((name,)))
         column = self.column(name)
-        gaps = np.diff(column.offsets) - column.nbytes[:-1]
-        # rows of one extent are less than a page apart; else another column's extent is between
-        breaks = np.flatnonzero((gaps < 0) | (gaps >= 4096)) + 1
-        edges = [0, *breaks.tolist(), len(self)]
-        pairs = [
-            (start, min(start + _MAX_GROUP, last))
-            for first, last in itertools.pairwise(edges)
-            for start in range(first, last, _MAX_GROUP)
-        ]
-        return [(int(first), int(last)) for first, last in pairs]
+        return group_bounds(column.offsets, column.nbytes)
 
     def key(self, row: int) -> str:
         """Return a sample's key."""
         return self.store.snapshot.index.key(row)
-
-    @property
-    def mean_and_std(self) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-        """Return the mean and the standard deviation of the view's recipe, of values 0 to 1."""
-        if self.stored_view is None:
-            raise SchemaError(
-                f"{self.path}: has no view, so no mean and std to normalise by. Leave out"
-                " normalize=True, or write the store with `ocrstore build`."
-            )
-        recipe = self.stored_view.recipe_json
-        return tuple(recipe["mean"]), tuple(recipe["std"])
 
     def image_path(self, row: int) -> str:
         """Return where the build found a sample's picture; its key where that is not recorded."""
@@ -377,7 +426,13 @@ def _layout(column: StoredColumn[Any]) -> RowLayout:
     return RowLayout(offsets, shape, column.spec.numpy_dtype)
 
 
-def _resolve(store: Store, ref: ViewRef) -> tuple[StoredView | None, dict[str, str]]:
+def _called(method: weakref.WeakMethod[Callable[[], FileHandle]]) -> FileHandle:
+    found = method()
+    assert found is not None  # whoever uses the memory of a view has the view
+    return found()
+
+
+def _resolve(store: Described, ref: ViewRef) -> tuple[StoredView | None, dict[str, str]]:
     """Return a view and its columns by logical name, in the order asked for."""
     views = stored_views(store)  # the default view is the first
     found = next((view for view in views if ref.view in (None, view.name)), None)
@@ -407,52 +462,3 @@ def _resolve(store: Store, ref: ViewRef) -> tuple[StoredView | None, dict[str, s
             known = ", ".join(sorted({*available, *store.columns}))
             raise UnknownColumnError(f"{store.path}: no column {name!r}; it has {known}.")
     return found, chosen
-
-
-_open_views: weakref.WeakValueDictionary[ViewRef, StoreView] = weakref.WeakValueDictionary()
-_recent: OrderedDict[ViewRef, StoreView] = OrderedDict()
-"""Views that were opened for a batch, kept open for the next one."""
-_MAX_RECENT = 4
-
-
-def open_view(
-    path: str,
-    *,
-    view: str | None = None,
-    columns: tuple[str, ...] | None = None,
-    strategy: Strategy | None = None,
-    max_row_nbytes: int | None = None,
-    normalize: bool = False,
-    numpy: bool = False,
-) -> StoreView:
-    """Open a store; data sets on the same file, view and columns share one mapping."""
-    path = os.path.abspath(path)  # noqa: PTH100  # keeps symbolic links as they are
-    store = open_store(path, max_row_nbytes=max_row_nbytes)
-    asked = (view, columns, strategy, max_row_nbytes, normalize, numpy)
-    return _shared(store, ViewRef(store.path, store.generation, store.fingerprint, *asked))
-
-
-def find_view(ref: ViewRef) -> StoreView:
-    """Return the view that a reference names, opened before or now."""
-    found = _open_views.get(ref)
-    if found is None:
-        store = reopen_store(ref.path, ref.generation, ref.fingerprint, ref.max_row_nbytes)
-        found = _shared(store, ref)
-        _recent[ref] = found
-        while len(_recent) > _MAX_RECENT:
-            _recent.popitem(last=False)
-    return found
-
-
-def _shared(store: Store, ref: ViewRef) -> StoreView:
-    found = _open_views.get(ref)
-    mapping = store.snapshot.mapping
-    if found is not None:
-        mine = found.store.snapshot.mapping
-        same_file = (mine.device, mine.inode) == (mapping.device, mapping.inode)
-        # an equal build that overwrote the file may have its rows at other offsets
-        if same_file and found.store.snapshot.seals == store.snapshot.seals:
-            return found
-    fresh = StoreView(store, ref)
-    _open_views[ref] = fresh
-    return fresh

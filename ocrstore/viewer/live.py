@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ocrstore.catalog import find_catalog
 from ocrstore.errors import OCRStoreError
 from ocrstore.evaluation.predictions import Progress, Scores, read_predictions
 from ocrstore.store import Store
@@ -91,7 +92,8 @@ class Live:
 
     def _signature(self) -> Signature | None:
         try:
-            status = os.stat(self._path)  # noqa: PTH116  # one call, as the rest of it
+            # of a data set of many stores the catalog, which is written anew with every change
+            status = os.stat(find_catalog(self._path) or self._path)  # noqa: PTH116  # one call
         except OSError:
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -19,6 +19,7 @@ from ocrstore.recipe import Recipe
 torch = pytest.importorskip("torch")
 albumentations = pytest.importorskip("albumentations")
 pytest.importorskip("ocrstore.torch.lightning_bases")
+pytest.importorskip("obstore")
 
 # what Lightning warns of in a small training is meant here
 pytestmark = [
@@ -92,9 +93,12 @@ def all_commands(store, images, checkpoint, recipe, out):
         ("train", store, "--out", out / "run2", "--resume", checkpoint, *train),
         ("view", store, "--predictions", images, "--no-browser"),
         ("compact", store),
+        ("gc", out),
         ("completion", "bash"),
         ("export-model", checkpoint, "--to", "db", "--out", out / "a.pth"),
         ("convert", store, out / "converted.ocrs", "--preset", "small"),
+        ("push", store, (out / "bucket").as_uri() + "/pushed.ocrs"),
+        ("pull", (out / "bucket").as_uri() + "/pushed.ocrs", out / "pulled.ocrs"),
     ]
 
 

@@ -113,6 +113,27 @@ def test_train_with_a_share_held_out(store, tmp_path):
         run("train", store, "--val", "1.5", "--out", tmp_path / "c")
 
 
+def test_train_mixes_stores(store, tmp_path):
+    """STORE=SHARE: an epoch has these shares; what makes no mixture is said before."""
+    other = tmp_path / "a=b.ocrs"
+    shutil.copy(store, other)
+    common = ["--epochs", 1, "--logger", "csv", *SMALL, *QUICK]
+    for name, given, samples in (
+        ("shares", [f"{store}=0.25", f"{other}=0.75"], 8),
+        ("all", [store, other], 12),
+        ("some", [store, other, "--samples", 7], 7),
+    ):
+        run("train", *given, "--out", tmp_path / name, *common)
+        state = torch.load(tmp_path / name / "last.ckpt", weights_only=False)
+        assert state["OCRDataModule"]["train"]["samples"] == samples
+    with pytest.raises(click.UsageError, match="every store a share"):
+        run("train", f"{store}=0.25", other, "--out", tmp_path / "x")
+    with pytest.raises(click.BadParameter, match=r"not a number: .*'half'"):
+        run("train", f"{store}=half", "--out", tmp_path / "x")
+    with pytest.raises(SchemaError, match=r"add up to 0\.5: expected 1"):
+        run("train", f"{store}=0.25", f"{other}=0.25", "--out", tmp_path / "x", *common)
+
+
 def test_any_logger_of_lightning(store, tmp_path):
     """In Python; a name that is unknown, or a package that is missing, is an error before."""
     logger = CSVLogger(tmp_path / "own")

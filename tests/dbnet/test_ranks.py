@@ -2,9 +2,14 @@
 
 import json
 import os
+import socket
+import subprocess
+import sys
 
 import pytest
+import torch
 
+from tests.conftest import ROOT
 from tests.torch_.making import make_store
 
 pytestmark = [
@@ -58,3 +63,69 @@ def test_the_loss_is_that_of_one_process(run_driver, store, tmp_path):
     (two,) = run_driver("ranks.py", "loss", store, tmp_path, 2)
     assert two["loss"] == pytest.approx(one["loss"], rel=0.01)
     assert two["hmean"] == pytest.approx(one["hmean"])
+
+
+def on_two_nodes(*command):
+    """Run a command under two torchruns, as on two machines with a process each."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    layout = ["--nnodes=2", "--nproc-per-node=1", f"--master-port={port}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    nodes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", *layout, f"--node-rank={node}"),
+                *("--master-addr=127.0.0.1", *map(str, command)),
+            ],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    try:
+        printed = [node.communicate(timeout=280)[0] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert [node.returncode for node in nodes] == [0, 0], printed
+
+
+def test_two_nodes_of_torchrun_have_stores_of_their_own(run_driver, tmp_path):
+    """Each node draws one of two equal stores in both epochs; one process ends what they began."""
+    stores = [make_store(tmp_path / f"{n}.ocrs", samples=20, sizes=(96,)) for n in "ab"]
+    listed = ",".join(map(str, stores))
+    whole, begun = tmp_path / "whole", tmp_path / "begun"
+    whole.mkdir()
+    begun.mkdir()
+    driver = ROOT / "tests" / "drivers" / "ranks.py"
+    on_two_nodes(driver, "uneven", listed, whole, 2)
+    drawn = []
+    for rank in range(2):
+        lines = (whole / f"rows-{rank}.jsonl").read_text().splitlines()
+        for epoch in range(2):
+            batches = [rows for number, rows in map(json.loads, lines) if number == epoch]
+            drawn.append({row // 20 for rows in batches for row in rows})
+            assert len({row for rows in batches for row in rows}) == 20
+    assert drawn in ([{0}, {0}, {1}, {1}], [{1}, {1}, {0}, {0}])
+    on_two_nodes(driver, "resume", listed, begun, 2, 3)
+    run_driver("ranks.py", "resume", listed, begun, 1)
+    seen, _ = rows_by_epoch(begun)
+    assert sorted(seen[0]) == sorted(seen[1]) == list(range(40))
+
+
+def test_training_on_two_nodes(tmp_path):
+    """`ocrstore train` under torchrun, with shares; the checkpoint says how many nodes drew."""
+    stores = [make_store(tmp_path / f"{n}.ocrs", samples=12, sizes=(96,)) for n in "ab"]
+    shares = [f"{store}={share}" for store, share in zip(stores, (0.25, 0.75), strict=True)]
+    out = tmp_path / "out"
+    on_two_nodes(
+        *("-m", "ocrstore", "train", *shares, "--out", out, "--nodes", 2, "--devices", 1),
+        *("--device", "cpu", "--backbone", "resnet10", "--width", 16, "--inner", 32),
+        *("--precision", 32, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--logger", "csv"),
+    )
+    state = torch.load(out / "last.ckpt", weights_only=False)["OCRDataModule"]["train"]
+    assert (state["epoch"], state["samples"]) == (1, 16)
+    assert (state["replicas"], state["nodes"]) == (2, 2)

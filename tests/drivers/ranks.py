@@ -3,10 +3,14 @@
 ranks.py resume STORE FOLDER REPLICAS STOP_AFTER    rows of each rank; stops after some steps
 ranks.py uneven STORE FOLDER REPLICAS               an epoch of a set that cannot be divided
 ranks.py loss STORE FOLDER REPLICAS                 the loss of a validation
+
+Under torchrun the processes are there: each of REPLICAS nodes has one. STORE may be several, with
+commas in between.
 """
 
 import json
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -52,10 +56,14 @@ def main():
     """Do what the arguments say."""
     action, store, folder, replicas, *rest = sys.argv[1:]
     folder = Path(folder)
+    if "GROUP_RANK" in os.environ:
+        processes = {"num_nodes": int(replicas), "devices": 1, "strategy": "ddp"}
+    else:
+        strategy = "ddp_fork" if int(replicas) > 1 else "auto"
+        processes = {"devices": int(replicas), "strategy": strategy}
     trainer = L.Trainer(
         accelerator="cpu",
-        devices=int(replicas),
-        strategy="ddp_fork" if int(replicas) > 1 else "auto",
+        **processes,
         max_epochs=2,
         logger=False,
         enable_progress_bar=False,
@@ -64,7 +72,8 @@ def main():
         num_sanity_val_steps=0,
         default_root_dir=folder,
     )
-    data = OCRDataModule(train=store, val=store, batch_size=3, num_workers=0, seed=5)
+    stores = store.split(",")
+    data = OCRDataModule(train=stores, val=stores, batch_size=3, num_workers=0, seed=5)
     if action == "loss":
         torch.manual_seed(0)
         module = DBNetModule(model={"backbone": "resnet10", "width": 16, "inner": 32})

@@ -90,12 +90,12 @@ class Fault:
     """Something that goes wrong for the next `times` requests that fit."""
 
     kind: str
-    """A status such as "503"; "refuse": no answer; "cut": half of one; "wrong": one byte changed;
-    "hang": no answer for a long time."""
+    """A status such as "503"; "refuse": no answer; "cut": half of one; "wrong": one byte of what
+    is sent or received is another; "hang": no answer for a long time."""
     times: int = 1
     method: str = "GET"
     path: str = ""
-    """A part of the path of the request."""
+    """A part of the path of the request, or of its Range."""
 
 
 @dataclass
@@ -142,7 +142,7 @@ def faulty_proxy(endpoint: str) -> Iterator[Proxy]:
         def do(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = unquote(self.path)
-            fault = proxy.take(self.command, path)
+            fault = proxy.take(self.command, f"{path} {self.headers.get('Range', '')}")
             if proxy.latency:
                 time.sleep(proxy.latency)
             if fault == "hang":
@@ -155,6 +155,8 @@ def faulty_proxy(endpoint: str) -> Iterator[Proxy]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
+            if fault == "wrong" and body:
+                body = bytes([body[0] ^ 1]) + body[1:]
             connection = http.client.HTTPConnection(upstream, timeout=120)
             connection.request(self.command, self.path, body, dict(self.headers))
             self.pass_on(connection.getresponse(), path, fault)
@@ -173,7 +175,7 @@ def faulty_proxy(endpoint: str) -> Iterator[Proxy]:
             passed, most = 0, length // 2 if fault == "cut" else None
             while self.command != "HEAD":
                 chunk = answer.read(_CHUNK if most is None else min(_CHUNK, most - passed))
-                if fault == "wrong" and passed == 0 and chunk:
+                if fault == "wrong" and passed == 0 and chunk and self.command == "GET":
                     chunk = bytes([chunk[0] ^ 1]) + chunk[1:]
                 if not chunk:
                     break

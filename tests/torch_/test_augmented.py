@@ -108,8 +108,7 @@ def test_a_store_cut_while_a_transform_is_planned(store_path, tmp_path, fuse):
     steps = [A.VerticalFlip(p=1), Cuts(p=1)]
     dataset = OCRStoreDataset(path, transform=A.Compose(steps), fuse=fuse)
     if not fuse:  # pixels are read from the first step on
-        training = dataset._augmented[0]
-        training._view.annotation = lambda row: os.truncate(path, 8192)
+        dataset.views[0].annotation = lambda row: os.truncate(path, 8192)
     with pytest.raises(ocrstore.StoreChangedError, match=r"own.ocrs: was truncated from"):
         dataset[3]
 

@@ -27,7 +27,7 @@ from ocrstore.maps import MapParams
 from ocrstore.recipe import Recipe
 from ocrstore.torch import Batch, OCRStoreDataset, Sample
 from ocrstore.torch.memory.page_cache import cached_pages, is_cached
-from ocrstore.torch.store_view import _open_views
+from ocrstore.torch.open_views import _open_sets
 from tests.torch_.making import make_store
 from tests.waiting import once_in
 
@@ -308,7 +308,7 @@ def test_a_batch_pickles_to_a_few_hundred_bytes(dataset, store):
 def test_a_reference_is_resolved_where_no_data_set_is_open(store_path, store):
     """A pickled batch opens its store by itself when it must."""
     data = pickle.dumps(OCRStoreDataset(store_path, columns=["tensor"])[2:4])
-    _open_views.clear()
+    _open_sets.clear()
     batch = pickle.loads(data)
     assert np.array_equal(batch["images"].permute(0, 2, 3, 1), store["tensor"][2:4])
     assert "prob_maps" not in batch

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import ocrstore
 from ocrstore.recipe import Recipe
 from ocrstore.torch import OCRStoreDataset
-from ocrstore.torch.store_view import _open_views
+from ocrstore.torch.open_views import _open_sets
 from ocrstore.views import View, views_metadata
 from tests.torch_.making import make_store
 
@@ -177,7 +177,7 @@ def test_a_store_that_was_replaced(own_path, tmp_path, workers):
         for taken in DataLoader(dataset, 4, num_workers=workers):
             taken["images"]
     assert np.array_equal(batch["images"], images)
-    _open_views.clear()  # as a spawned worker finds it
+    _open_sets.clear()  # as a spawned worker finds it
     for data in (reference, pickled):
         with pytest.raises(ocrstore.StoreChangedError, match="was replaced"):
             pickle.loads(data)
@@ -206,7 +206,7 @@ def test_a_store_that_was_compacted(own_path, start, transform):
             ocrstore.compact(own_path)
             assert own_path.stat().st_ino != inode
     assert np.array_equal(batch["images"], dataset[0:1]["images"])
-    _open_views.clear()  # as a spawned worker finds it
+    _open_sets.clear()  # as a spawned worker finds it
     again = pickle.loads(reference)
     assert np.array_equal(again[0]["image"], batch["images"][0])
     make_store(own_path.with_name("new.ocrs"), samples=36, seed=78)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import mmap
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,6 +28,9 @@ from ocrstore.torch.memory.row_layout import (
     RowLayout,
     array_interface,
 )
+
+Place = tuple[int, int]
+"""A descriptor, and an offset in its file."""
 
 MIN_MAPPED_NBYTES = 16 * PAGE
 """Shorter rows are copied when they are scattered: a system call for each would take longer."""
@@ -204,6 +208,25 @@ def map_together(file: FileHandle, layout: RowLayout, rows: IntArray) -> AnyArra
     for position, count, offset in runs:
         mapped.map_file(position * layout.pitch, count * layout.pitch, file.fd, offset)
     return np.asarray(_MappedRows(mapped, len(rows), layout))
+
+
+def map_places(places: Sequence[Place], layout: RowLayout) -> AnyArray:
+    """Map rows of one layout that lie in several files, one after another into private memory.
+
+    Raises:
+        MapLimitError: Too many mappings are alive.
+        OSError: The kernel refused.
+    """
+    pitch = layout.pitch
+    starts = [0]
+    for position in range(1, len(places)):
+        fd, offset = places[position - 1]
+        if places[position] != (fd, offset + pitch):
+            starts.append(position)
+    mapped = AddressRange(len(places) * pitch, len(starts))
+    for first, end in itertools.pairwise([*starts, len(places)]):
+        mapped.map_file(first * pitch, (end - first) * pitch, *places[first])
+    return np.asarray(_MappedRows(mapped, len(places), layout))
 
 
 def map_run(file: FileHandle, layout: RowLayout, rows: IntArray) -> AnyArray | None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -24,6 +25,7 @@ from ocrstore.torch.memory import address_range
 from ocrstore.torch.memory.address_range import (
     MIN_MAPPED_NBYTES,
     MapLimitError,
+    map_places,
     map_run,
     map_together,
 )
@@ -36,8 +38,11 @@ from ocrstore.torch.memory.row_layout import (
 )
 
 if TYPE_CHECKING:
-    from ocrstore.torch.memory.leases import ColumnMapping
+    from ocrstore.torch.memory.leases import ColumnMapping, Seam
     from ocrstore.torch.memory.written_pages import FinderName
+
+_SEAM_ROWS = 64
+"""So many rows on each side of the border of two files are mapped together for good."""
 
 Strategy = Literal["leases", "fresh", "copy"]
 
@@ -92,6 +97,7 @@ class ColumnMemory:
         self._file: FileHandle | None = None
         self._mapping: ColumnMapping | None = None
         self._is_mapped = False
+        self._seam: tuple[weakref.ref[ColumnMemory], ColumnMapping | None] | None = None
 
     def take(self, rows: IntArray) -> AnyArray:
         """Return rows as one array that only the caller sees, valid while it is referenced."""
@@ -129,11 +135,44 @@ class ColumnMemory:
         except (OSError, MapLimitError):
             return None
 
+    @property
+    def can_map(self) -> bool:
+        """Return whether scattered rows are mapped together and not copied."""
+        layout = self.layout
+        is_large = layout.mappable and layout.nbytes >= MIN_MAPPED_NBYTES
+        return is_large and self.strategy == "leases"
+
+    def take_over_seam(self, following: ColumnMemory, before: int, after: int) -> AnyArray | None:
+        """Return the last `before` rows and the first `after` rows of the file that follows.
+
+        None if they are leased already, or are more than such batches have.
+        """
+        kept = min(_SEAM_ROWS, len(self.layout)), min(_SEAM_ROWS, len(following.layout))
+        if before > kept[0] or after > kept[1]:
+            return None
+        file, other = self._opened(), following._opened()
+        with self._lock:
+            if self._seam is None or self._seam[0]() is not following:
+                rows = np.arange(len(self.layout) - kept[0], len(self.layout), dtype=np.int64)
+                seam: Seam = (
+                    (file, self.layout, rows),
+                    (other, following.layout, np.arange(kept[1], dtype=np.int64)),
+                )
+                mapping = _map(file, self.layout, self._finder_name, seam=seam)
+                self._seam = weakref.ref(following), mapping
+            mapping = self._seam[1]
+        return None if mapping is None else mapping.take(kept[0] - before, before + after)
+
     def copy(self, rows: IntArray, out: AnyArray) -> None:
         """Copy rows from the file into `out` of shape (len(rows), *shape)."""
         from ocrstore.torch.memory.parallel_copy import copy_rows  # not needed for references
 
         copy_rows(self._data, self.layout, rows, out)
+
+    def in_file(self, row: int) -> AnyArray:
+        """Return a row as a read-only array in the mapped file."""
+        layout = self.layout
+        return np.ndarray(layout.shape, layout.dtype, self._data, int(layout.offsets[row]))
 
     def _copy(self, rows: IntArray) -> AnyArray:
         out = np.empty((len(rows), *self.layout.shape), self.layout.dtype)
@@ -146,7 +185,7 @@ class ColumnMemory:
             # In a forked child the lock may be held by a thread that does not exist here, the
             # leases belong to the parent, and `/proc/self/pagemap` shows the parent's pages.
             self._lock = threading.Lock()
-            self._file = self._mapping = None
+            self._file = self._mapping = self._seam = None
             self._is_mapped = False
             self._pid = os.getpid()
         with self._lock:
@@ -177,13 +216,53 @@ class ColumnMemory:
         return self._mapping.leased_rows if self._mapping and self._pid == os.getpid() else 0
 
 
-def _map(file: FileHandle, layout: RowLayout, finder: FinderName | None) -> ColumnMapping | None:
+def take_together(memories: Sequence[ColumnMemory | None], rows: IntArray) -> AnyArray | None:
+    """Return rows of several files as one array, each mapped from its own; None if not possible.
+
+    Args:
+        memories: That of each row; None where rows cannot be mapped.
+        rows: The row in each memory.
+    """
+    known = [memory for memory in memories if memory is not None and memory.can_map]
+    if not known or len(known) != len(memories):
+        return None
+    try:
+        leased = _lease_seam(known, rows)
+        if leased is not None:
+            return leased
+        places = [
+            (memory._opened().fd, int(memory.layout.offsets[row]))
+            for memory, row in zip(known, rows.tolist(), strict=True)
+        ]
+        return map_places(places, known[0].layout)
+    except (OSError, MapLimitError):
+        return None
+
+
+def _lease_seam(memories: Sequence[ColumnMemory], rows: IntArray) -> AnyArray | None:
+    """Return the last rows of a file and the first of another from a mapping that stays.
+
+    Without it every sequential batch over the border of two shards would be mapped anew.
+    """
+    first, last = memories[0], memories[-1]
+    count = memories.index(last)
+    if memories != [first] * count + [last] * (len(rows) - count):
+        return None
+    before, after = first_of_run(rows[:count]), first_of_run(rows[count:])
+    if before is None or before + count != len(first.layout) or after != 0:
+        return None
+    return first.take_over_seam(last, count, len(rows) - count)
+
+
+def _map(
+    file: FileHandle, layout: RowLayout, finder: FinderName | None, *, seam: Seam | None = None
+) -> ColumnMapping | None:
     # imported here, because a process that takes only shuffled batches needs neither
     from ocrstore.torch.memory.leases import ColumnMapping
     from ocrstore.torch.memory.written_pages import best_finder, make_finder
 
     try:
         found = make_finder(finder) if finder else best_finder(file.fd)
-        return ColumnMapping(file, layout, found)
+        return ColumnMapping(file, layout, found, seam=seam)
     except (OSError, MapLimitError):
         return None  # strict overcommit, or not enough address space for the column

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -58,13 +58,20 @@ class Lease:
             self._mapping.end(self._first, self._count, faults=self._faults)
 
 
+Seam = Sequence[tuple[FileHandle, RowLayout, IntArray]]
+"""Rows of one file, then rows of the next, with their layouts."""
+
+
 class ColumnMapping:
     """One column, mapped private and writable for the life of the process that made it.
 
     Threads may take rows and end leases at the same time. A forked child must make its own.
     """
 
-    def __init__(self, file: FileHandle, layout: RowLayout, finder: Finder) -> None:
+    def __init__(
+        self, file: FileHandle, layout: RowLayout, finder: Finder, *, seam: Seam | None = None
+    ) -> None:
+        """Map a column; with `seam` only the rows about the border to the next file."""
         if not layout.mappable:
             raise ValueError("the rows of this column do not have pages of their own")
         self.layout = layout
@@ -72,8 +79,11 @@ class ColumnMapping:
         self._counts_faults = counts_faults(file.fd)
         self._lock = threading.Lock()
         self._ended: deque[tuple[int, int, bool]] = deque()
-        self._leased = bytearray(len(layout))
-        self._range, self._positions = _map_column(file, layout)
+        if seam is None:
+            self._range, self._positions = _map_column(file, layout)
+        else:
+            self._range, self._positions = _map_seam(seam, layout.pitch)
+        self._leased = bytearray(len(self._positions))
         gaps = np.diff(self._positions) != layout.pitch
         self._gaps: IntArray | None = np.flatnonzero(gaps) if gaps.any() else None
 
@@ -169,6 +179,19 @@ class ColumnMapping:
     def leased_rows(self) -> int:
         """Return how many rows are leased now."""
         return sum(self._leased)
+
+
+def _map_seam(seam: Seam, pitch: int) -> tuple[AddressRange, IntArray]:
+    """Map rows of several files one after another."""
+    parts = [(file, len(rows), layout.runs(rows)) for file, layout, rows in seam]
+    total = sum(count for _, count, _ in parts)
+    mapped = AddressRange(total * pitch, sum(len(runs) for _, _, runs in parts))
+    start = 0
+    for file, rows, runs in parts:
+        for position, count, offset in runs:
+            mapped.map_file((start + position) * pitch, count * pitch, file.fd, offset)
+        start += rows
+    return mapped, np.arange(total, dtype=np.int64) * pitch
 
 
 def _map_column(file: FileHandle, layout: RowLayout) -> tuple[AddressRange, IntArray]:

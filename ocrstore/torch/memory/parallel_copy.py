@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
 
 Job = tuple[AnyArray, Any]
 """A target, and the source to copy or decode into it."""
+Source: TypeAlias = "AnyArray | tuple[StoredColumn[Any], int]"
+"""A row as it is in the file, or a compressed column and the row of it to decode."""
 Work = Callable[[AnyArray, Any], None]
 
 _FLAT_NBYTES = 64 << 10
@@ -57,6 +59,25 @@ def decode_rows(column: StoredColumn[Any], rows: IntArray, out: AnyArray) -> Non
         return
     jobs = [(out[position, ...], row) for position, row in enumerate(rows.tolist())]
     run_jobs(jobs, out.nbytes, lambda target, row: column.decode_into(row, target))
+
+
+def fill_rows(sources: Sequence[Source], out: AnyArray) -> None:
+    """Copy or decode a row of any store into each row of `out`."""
+    if len(out) and not out[0].flags.c_contiguous and any(isinstance(s, tuple) for s in sources):
+        filled = np.empty_like(out, order="C")  # a buffer of another layout
+        fill_rows(sources, filled)
+        np.copyto(out, filled)
+        return
+    jobs = [(out[position, ...], source) for position, source in enumerate(sources)]
+    run_jobs(jobs, out.nbytes, _fill)
+
+
+def _fill(target: AnyArray, source: Source) -> None:
+    if isinstance(source, tuple):
+        column, row = source
+        column.decode_into(row, target)
+    else:
+        np.copyto(target, source)
 
 
 def _shaped_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> list[Job]:
