@@ -193,13 +193,13 @@ class MappedShards(MappedFile):
 
     def _file(self, number: int) -> MappedFile:
         # single steps without a lock, as threads may share a store
-        file = self._mapped.pop(number, None) or self._map(number)
+        file = self._mapped.pop(number, None) or self._open(number)
         self._mapped[number] = file
         while len(self._mapped) > _MOST_MAPPED:
             self._mapped.popitem(last=False)
         return file
 
-    def _map(self, number: int) -> MappedFile:
+    def _open(self, number: int) -> MappedFile:
         shard = self.catalog.shards[number]
         file = MappedFile(local_path(self.catalog.shard_path(shard)))
         if (file.device, file.inode) != self._identities[number] or file.nbytes != shard.nbytes:

@@ -22,7 +22,7 @@ DIRECTIONS = """
 errors        :
 version       :
 keys          :
-machine       :
+machine       : errors
 interrupts    :
 buffers       :
 float16       :
@@ -54,7 +54,7 @@ verification  : errors format store stored_rows | building catalog remote store_
 exporting     : annotation errors keys machine schema store version views whole_file \
 | decode geometry viewer
 # stores in object storage
-remote        : catalog errors format keys store verification whole_file | store_set
+remote        : catalog errors format keys machine store verification whole_file | store_set
 # pictures into a store
 building      : annotation catalog decode errors evaluation float16 format geometry keys machine \
 maps metadata pipeline problems recipe schema shared_slots sources store stored_rows targets \

@@ -21,7 +21,8 @@ from typing import Any
 
 from ocrstore import errors
 from ocrstore.errors import OCRStoreError
-from ocrstore.remote.cache import cache_folder, is_url, parse_nbytes, shard_url
+from ocrstore.machine import parse_nbytes
+from ocrstore.remote.cache import cache_folder, is_url, shard_url
 
 if sys.platform != "win32":
     import fcntl
@@ -96,7 +97,8 @@ def ask(cache: Path, request: dict[str, Any]) -> dict[str, Any]:
             raise getattr(errors, answer["error"], OCRStoreError)(answer["message"])
         return answer
     raise OCRStoreError(
-        f"{cache}: {_LOST} fetchers have died during one request. Last output: {_last_output(cache)}"
+        f"{cache}: {_LOST} fetchers have died during one request. Last output: "
+        f"{_last_output(cache)}"
     )
 
 

@@ -29,7 +29,9 @@ from ocrstore.remote.objects import Place, split_url
 from ocrstore.remote.rows_file import Blocks, RowsFile
 from ocrstore.whole_file import write_whole
 
-_THREADS = 32
+_THREADS = 40
+_THREADS_AHEAD = 32
+"""The others are kept free for rows that somebody waits for."""
 _AHEAD_NBYTES = 256 << 20
 _TRIES = 3
 """How often a row is fetched that does not match its hash."""
@@ -93,6 +95,7 @@ class Downloads:
         self._ahead: deque[_Job] = deque()
         self._has_work = threading.Condition(self._lock)
         self._under_way = 0
+        self._running = 0
         self._knows_all = False
         self._memory: Path | None = None
         """Where rows files are made when the disk is full."""
@@ -250,20 +253,19 @@ class Downloads:
         for queue in (self._needed, self._ahead):
             while queue and queue[0].is_begun:
                 queue.popleft()
-            if queue and (not self._under_way or self._under_way + queue[0].nbytes <= bound):
-                return queue.popleft()
-            if queue:  # what is needed goes first, also if something smaller would fit
+            if not queue:
+                continue
+            if queue is self._ahead and self._running >= _THREADS_AHEAD:
                 return None
+            if self._under_way and self._under_way + queue[0].nbytes > bound:
+                return None  # what is needed goes first, also if something smaller would fit
+            return queue.popleft()
         return None
 
     def _work(self) -> None:
         """Download; run by each thread."""
         while True:
-            with self._has_work:
-                while (job := self._next()) is None:
-                    self._has_work.wait()
-                job.is_begun = True
-                self._under_way += job.nbytes
+            job = self._begin_next()
             failure: BaseException | None = None
             try:
                 self._download(job)
@@ -271,6 +273,7 @@ class Downloads:
                 failure = exc
             with self._has_work:
                 self._under_way -= job.nbytes
+                self._running -= 1
                 for block in job.blocks:
                     if job.rows.pending.get(block) is job:
                         del job.rows.pending[block]
@@ -279,6 +282,15 @@ class Downloads:
                 job.future.set_result(None)
             else:
                 job.future.set_exception(failure)
+
+    def _begin_next(self) -> _Job:
+        with self._has_work:
+            while (job := self._next()) is None:
+                self._has_work.wait()
+            job.is_begun = True
+            self._under_way += job.nbytes
+            self._running += 1
+            return job
 
     def _download(self, job: _Job) -> None:
         """Fetch the rows of a job that are not there, check, write and mark them."""

@@ -223,8 +223,7 @@ class ShardsPresence:
         found = self._shards.get(number)
         if found is None:
             path = self._catalog.shard_path(self._catalog.shards[number])
-            found = find_presence(take_snapshot(open_shard_of(path)))
-            assert isinstance(found, Presence)
+            found = Presence(take_snapshot(open_shard_of(path)), self.url)
             while len(self._shards) >= _MOST_SHARDS:
                 self._shards.pop(next(iter(self._shards)), None)
             self._shards[number] = found

@@ -27,8 +27,8 @@ GAP_NBYTES = 128 << 10
 """Ranges nearer to each other than this are downloaded as one, with what is between them, as long
 as that is at most a fiftieth."""
 RANGE_NBYTES = 4 << 20
-"""Ranges are joined up to this size: many at once are as fast as larger ones, and a batch that waits
-for its rows waits for less."""
+"""Ranges are joined up to this size. Many at once are as fast as larger ones, and a batch waits for
+less."""
 
 IntArray = npt.NDArray[np.int64]
 
@@ -189,7 +189,8 @@ class RowsFile:
             == blocks.hash[position]
         ]
         self._mark(blocks.cells[good])
-        return np.setdiff1d(positions, np.array(good, np.int64))
+        rest: IntArray = np.setdiff1d(positions, np.array(good, np.int64))
+        return rest
 
     def keep(self, blocks: Blocks, positions: IntArray, data: memoryview) -> IntArray:
         """Write rows that match their hashes and mark them; return the others.
@@ -217,7 +218,8 @@ class RowsFile:
             first, end = int(blocks.offset[run[0]]), int(blocks.end[run[-1]])
             self._write(data[first - start : end - start], first)
         self._mark(blocks.cells[positions[good]])
-        return positions[~good]
+        wrong: IntArray = positions[~good]
+        return wrong
 
     def _write(self, data: memoryview, offset: int) -> None:
         while data:
@@ -235,4 +237,5 @@ def _runs(numbers: IntArray) -> list[IntArray]:
     """Split sorted numbers into runs of consecutive ones."""
     if not len(numbers):
         return []
-    return np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    runs: list[IntArray] = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return runs

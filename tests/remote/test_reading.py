@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import ocrstore
-from ocrstore.remote.cache import PRESENT, header_start, marks_start, parse_nbytes, read_origin
+from ocrstore.remote.cache import PRESENT, header_start, marks_start, read_origin
 from ocrstore.remote.client import ask
 from tests.remote.local_copies import assert_equal, fetchers, make_large, stored_nbytes, upload
 from tests.waiting import wait_until
@@ -313,10 +313,3 @@ def test_a_full_disk_is_streamed_over_with_one_warning(url, source, small_disk):
             assert_equal(store, source)
         assert_equal(ocrstore.open(url, cache=cache), source)
     assert len([w for w in caught if "disk is full" in str(w.message)]) == 1
-
-
-def test_sizes_in_words():
-    """As people write them."""
-    assert parse_nbytes("500GB") == 500 * 10**9
-    assert parse_nbytes("1.5 MiB") == 1536 * 1024
-    assert parse_nbytes(77) == 77
