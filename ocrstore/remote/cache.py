@@ -36,7 +36,7 @@ ABSENT, UNCHECKED, PRESENT = range(3)
 power failure the mark may have reached the disk and the row not."""
 
 _FRAME, _ORIGIN, _ROWS, _DATASET = ".frame", ".json", ".rows", ".dataset"
-_HEADER = struct.Struct("<8s64s")  # magic, boot
+_HEADER = struct.Struct("<8s64s8s")  # magic, boot, whether it was removed
 _MAGIC = b"OCRSROW1"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 
@@ -124,15 +124,17 @@ def header_start(nbytes: int) -> int:
 
 def rows_header() -> bytes:
     """Return the header of a rows file whose marks were set since the machine was started."""
-    return _HEADER.pack(_MAGIC, _boot_id())
+    return _HEADER.pack(_MAGIC, _boot_id(), b"")
 
 
 def is_rows_header(found: bytes) -> bool:
     """Return whether this is the header of a rows file, of whichever run of the machine."""
-    return len(found) == HEADER_NBYTES and found.startswith(_MAGIC)
+    return len(found) == HEADER_NBYTES and found.startswith(_MAGIC) and not found[REMOVED_OFFSET]
 
 
 HEADER_NBYTES = _HEADER.size
+REMOVED_OFFSET = HEADER_NBYTES - 8
+"""Where in the header a byte is set before the file is removed, for those who have mapped it."""
 
 
 @lru_cache(maxsize=1)

@@ -85,7 +85,13 @@ def ask(cache: Path, request: dict[str, Any]) -> dict[str, Any]:
     """Return the fetcher's answer; errors that it reports are raised here."""
     if sys.platform == "win32":
         raise OCRStoreError("URLs are read on Linux and macOS; here use `ocrstore pull`.")
-    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as exc:
+        raise OCRStoreError(
+            f"{cache}: cannot be made: {exc.strerror}. Choose another folder: cache=, or the "
+            "variable OCRSTORE_CACHE."
+        ) from exc
     message = json.dumps(request).encode() + b"\n"
     for _ in range(_LOST):
         answer = _exchange(cache, message)

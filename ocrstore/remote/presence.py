@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from ocrstore.format.snapshot import Snapshot, take_snapshot
 from ocrstore.remote.cache import (
     HEADER_NBYTES,
     PRESENT,
+    REMOVED_OFFSET,
     header_start,
     marks_start,
     read_origin,
@@ -88,6 +90,13 @@ class Presence:
                 return local.mapping
         return self._fetch((column,), np.atleast_1d(np.arange(self._samples)[rows]))
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the mapped file was removed: who does not need it should let go of it."""
+        local = self._local
+        offset = header_start(self._nbytes) + REMOVED_OFFSET
+        return local is not None and local.mapping.buffer[offset] != 0
+
     def attached(self) -> MappedFile:
         """Return the mapped file that rows are fetched into."""
         return (self._local or self._attach()).mapping
@@ -101,10 +110,12 @@ class Presence:
 
     def want(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> bool:
         """Have rows fetched that will soon be needed; return at once, False if all are there."""
-        local = self._local or self._attach()
-        missing = self._missing(local, columns, rows)
-        if any(missing):
-            self._ask(local, columns, missing, wait=False)
+        missing: list[list[int]] = []
+        with suppress(OCRStoreError):  # told to whoever needs the rows
+            local = self._local or self._attach()
+            missing = self._missing(local, columns, rows)
+            if any(missing):
+                self._ask(local, columns, missing, wait=False)
         return any(missing)
 
     def _fetch(self, columns: Sequence[str], rows: npt.NDArray[np.int64]) -> MappedFile:
@@ -224,8 +235,9 @@ class ShardsPresence:
         if found is None:
             path = self._catalog.shard_path(self._catalog.shards[number])
             found = Presence(take_snapshot(open_shard_of(path)), self.url)
-            while len(self._shards) >= _MOST_SHARDS:
-                self._shards.pop(next(iter(self._shards)), None)
+            removed = [key for key, shard in self._shards.items() if shard.is_removed]
+            for key in removed or list(self._shards)[: 1 - _MOST_SHARDS]:
+                self._shards.pop(key, None)
             self._shards[number] = found
         return found
 

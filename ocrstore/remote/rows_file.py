@@ -15,6 +15,7 @@ from ocrstore.format.index import Index
 from ocrstore.remote.cache import (
     HEADER_NBYTES,
     PRESENT,
+    REMOVED_OFFSET,
     UNCHECKED,
     header_start,
     is_rows_header,
@@ -169,6 +170,7 @@ class RowsFile:
         """Remove the file; who has mapped it keeps what is in it."""
         self.is_dropped = True
         with suppress(OSError):
+            os.pwrite(self._descriptor, b"\1", self._header_start + REMOVED_OFFSET)
             if self.path.is_symlink():
                 self.path.readlink().unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)

@@ -307,6 +307,11 @@ class StoreView(ViewOutline):
             columns = [self.columns[name] for name in names]
             self._memory_in(self._presence.need_all(columns, rows))
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the rows of a store behind a URL were removed, to make room in the cache."""
+        return self._presence is not None and self._presence.is_removed
+
     def fetch_ahead(self, names: tuple[str, ...], rows: IntArray) -> bool:
         """Have rows fetched in the background; return False if all are on this node."""
         if self._presence is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,6 +58,20 @@ def test_a_data_set_opens_as_one_store(dataset_url, folder, cache):
         for row in range(len(local)):
             assert np.array_equal(store[name][row], local[name][row]), (name, row)
         assert len(store[name][:]) == len(local)
+
+
+def test_beyond_the_limit_shards_that_were_removed_are_let_go(dataset_url, folder, cache):
+    """Or the disk would stay full: what is removed, but mapped, takes its room."""
+    dataset = OCRStoreDataset(dataset_url, cache_limit=150_000)
+    local = OCRStoreDataset(folder)
+    for _ in range(2):
+        for row in range(len(local)):
+            assert (dataset[row]["image"] == local[row]["image"]).all()
+    gc.collect()
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    removed = {line.split()[-2] for line in mapped if str(cache) in line and "(deleted)" in line}
+    assert len(list(folder.glob("*.ocrs"))) >= 5
+    assert len(removed) <= 1
 
 
 def test_a_shard_that_is_not_the_catalogs_is_refused(dataset_url, folder, cache, s3_server):
