@@ -25,6 +25,8 @@ Uneven = Literal["exact", "pad", "drop"]
 IntArray = npt.NDArray[np.int64]
 
 _STATE_VERSION = 2
+_ANNOUNCED = 128
+"""So many rows at a time are announced to a data set that fetches them."""
 
 
 class ReadsAhead(Protocol):
@@ -286,7 +288,7 @@ class ResumableSampler(DistributedSampler[Any]):
 
     def _drawn(self, order: Order, first: int) -> Iterator[int]:
         """Yield the rows of this rank from the `first` on."""
-        yield from self._share(order)[first:].tolist()
+        yield from _announced(self.dataset, self._share(order)[first:])
 
     def __iter__(self) -> Iterator[int]:
         # a generator: this runs at the first draw, because loaders make iterators they do not use
@@ -480,6 +482,17 @@ class WindowShuffleSampler(ResumableSampler):
                     threading.Thread(target=read, args=(rows,), daemon=True).start()
                 asked += 1
             yield row
+
+
+def _announced(dataset: Any, rows: IntArray) -> Iterator[int]:
+    """Yield rows; a data set behind a URL is told in time which of them come next."""
+    parts = [rows[start : start + _ANNOUNCED] for start in range(0, len(rows), _ANNOUNCED)]
+    for number, part in enumerate(parts):
+        if getattr(dataset, "is_remote", False):
+            for coming in parts[:2] if number == 0 else parts[number + 1 : number + 2]:
+                # it may have to open shards
+                threading.Thread(target=dataset.fetch_ahead, args=(coming,), daemon=True).start()
+        yield from part.tolist()
 
 
 def _nodes_of_job() -> int:
