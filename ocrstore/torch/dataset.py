@@ -304,7 +304,7 @@ class OCRStoreDataset(Dataset[Sample]):
         store_rows = rows - self._starts[store_of]
         numbers = store_of.tolist()
         used = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
-        views = [self.views[number] for number in used] or [self.views[0]]
+        views = self.views.at(used) or [self.views[0]]
         several = np.array([used[number] for number in numbers]) if len(views) > 1 else None
         return RowRefs(views, store_rows, store_of=several, dataset_rows=rows)
 
