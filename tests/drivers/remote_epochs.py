@@ -1,9 +1,11 @@
 """Read a store behind a URL with workers, and compare each sample; prints lines of JSON.
 
 remote_epochs.py URL SOURCE METHOD RANK REPLICAS EPOCHS SAMPLER [COLUMNS]
+The variable LIMIT is the limit of the cache.
 """
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -20,7 +22,8 @@ def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     begin = time.perf_counter()
-    dataset = OCRStoreDataset(url, columns=columns or None)
+    limit = os.environ.get("LIMIT")
+    dataset = OCRStoreDataset(url, columns=columns or None, cache_limit=limit)
     local = OCRStoreDataset(source, columns=columns or None)
     make = {"window": WindowShuffleSampler, "full": ResumableSampler}[kind]
     sampler = make(dataset, seed=3, num_replicas=int(replicas), rank=int(rank))

@@ -62,7 +62,7 @@ def test_a_data_set_opens_as_one_store(dataset_url, folder, cache):
 
 def test_beyond_the_limit_shards_that_were_removed_are_let_go(dataset_url, folder, cache):
     """Or the disk would stay full: what is removed, but mapped, takes its room."""
-    dataset = OCRStoreDataset(dataset_url, cache_limit=150_000)
+    dataset = OCRStoreDataset(dataset_url, cache_limit=50_000)
     local = OCRStoreDataset(folder)
     for _ in range(2):
         for row in range(len(local)):
@@ -74,6 +74,7 @@ def test_beyond_the_limit_shards_that_were_removed_are_let_go(dataset_url, folde
     assert len(removed) <= 1
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_not_the_catalogs_is_refused(dataset_url, folder, cache, s3_server):
     """Another store of the same name was put there."""
     first, second = sorted(folder.glob("*.ocrs"))[:2]
@@ -82,6 +83,7 @@ def test_a_shard_that_is_not_the_catalogs_is_refused(dataset_url, folder, cache,
         ocrstore.open(dataset_url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["dataset", "store"])
 def test_commands_read_urls(place, dataset_url, folder, cache):
     """Those that show, export, verify and warm; also with JSON."""

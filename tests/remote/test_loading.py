@@ -67,14 +67,28 @@ def test_every_byte_is_downloaded_once_per_node(url, source, cache, proxy, metho
     assert proxy.downloaded() == before
 
 
-def test_a_hundred_kills_make_nothing_wrong(url, source, cache, proxy):
+def test_a_limit_below_what_is_used(url, source, cache, proxy, monkeypatch):
+    """Ranks and workers, whose rows are removed before the epoch ends; nothing is wrong."""
+    monkeypatch.setenv("LIMIT", "10MB")
+    ranks = [start_rank(url, source, "fork", rank, 2, 2, "window") for rank in range(2)]
+    first, second = (read(rank) for rank in ranks)
+    for one, other in zip(first, second, strict=True):
+        assert sorted(one["rows"] + other["rows"]) == list(range(120))
+        assert one["wrong"] == other["wrong"] == 0
+    assert sum(path.stat().st_blocks * 512 for path in cache.glob("*.rows")) < 15_000_000
+
+
+@pytest.mark.parametrize(("count", "limit"), [(100, None), (30, "12MB")])
+def test_kills_make_nothing_wrong(url, source, cache, proxy, monkeypatch, count, limit):
     """Fetchers and readers are killed at random; what is read is right, and nothing hangs."""
     proxy.latency = 0.01
+    if limit is not None:
+        monkeypatch.setenv("LIMIT", limit)
     rng = random.Random(5)
     kills = {"fetcher": 0, "reader": 0}
     readers, epochs, number = [], [], 0
     end = time.monotonic() + 500
-    while sum(kills.values()) < 100 and time.monotonic() < end:
+    while sum(kills.values()) < count and time.monotonic() < end:
         while len(readers) < 2:
             method = rng.choice(["fork", "none"])
             readers.append(start_rank(url, source, method, 0, 1, 3, rng.choice(["full", "window"])))
@@ -95,7 +109,7 @@ def test_a_hundred_kills_make_nothing_wrong(url, source, cache, proxy):
             epochs += read(reader)
             for rows in cache.glob("*.rows"):
                 rows.unlink()  # begin anew, so that there is something to fetch
-    assert sum(kills.values()) >= 100, kills
+    assert sum(kills.values()) >= count, kills
     for reader in readers:
         epochs += read(reader)
     assert epochs

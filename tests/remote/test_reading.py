@@ -20,6 +20,7 @@ from ocrstore.remote.client import ask
 from tests.remote.local_copies import assert_equal, fetchers, make_large, stored_nbytes, upload
 from tests.waiting import wait_until
 
+SLOW_FAULTS = ("503", "500", "refuse")
 FRAME_NBYTES = 1_300_000
 """What opening a store fetches: 128 KiB of its head, 1 MiB of its tail."""
 
@@ -56,6 +57,7 @@ def test_only_the_columns_that_are_asked_for_are_downloaded_and_only_once(
     assert proxy.downloaded() <= 1.05 * every + FRAME_NBYTES
 
 
+@pytest.mark.slow
 def test_threads_that_need_the_same_rows_share_one_download(url, source, cache, proxy):
     """Requests for the same rows are joined while these are on their way."""
     proxy.latency = 0.2
@@ -82,7 +84,10 @@ def test_a_pickled_store_opens_the_same_copy(url, source, cache, proxy):
     assert (again["tensor"][5] == ocrstore.open(source)["tensor"][5]).all()
 
 
-@pytest.mark.parametrize("kind", ["503", "500", "refuse", "cut", "wrong"])
+@pytest.mark.parametrize(
+    "kind",
+    ["wrong", "cut", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW_FAULTS)],
+)
 def test_faults_that_pass_are_not_noticed(url, source, cache, proxy, kind):
     """Errors, lost connections, short and wrong answers, while opening and while reading."""
     proxy.fail(kind, times=2)
@@ -101,6 +106,7 @@ def test_a_row_that_stays_wrong_is_named(url, source, cache, proxy):
     assert_equal(store, source)
 
 
+@pytest.mark.slow
 def test_a_damaged_object_is_refused(s3_server, bucket, source, cache):
     """Damage in a row is found when the row is read, in the index when the store is opened."""
     data = bytearray(source.read_bytes())
@@ -131,6 +137,7 @@ def test_an_object_that_was_replaced_is_noticed(s3_server, url, source, cache):
     assert_equal(ocrstore.open(url, cache=cache), other)
 
 
+@pytest.mark.slow
 def test_places_without_a_store(bucket, cache, s3_server, tmp_path, monkeypatch):
     """No such object, something else, an empty one, an unknown scheme, no server."""
     with pytest.raises(ocrstore.NotAStoreError, match="no such object"):
@@ -146,6 +153,7 @@ def test_places_without_a_store(bucket, cache, s3_server, tmp_path, monkeypatch)
         ocrstore.open(f"{bucket}/none.ocrs", cache_limit="many")
 
 
+@pytest.mark.slow
 def test_a_file_url_and_a_cache_folder_with_a_long_path(source, tmp_path):
     """Longer than the path of a socket may be."""
     cache = tmp_path / ("long" * 30)
@@ -156,6 +164,7 @@ def test_a_file_url_and_a_cache_folder_with_a_long_path(source, tmp_path):
             fetcher.kill()
 
 
+@pytest.mark.slow
 def test_another_fetcher_takes_over(url, source, cache, proxy):
     """It is killed again and again while rows are on their way; each row is right."""
     proxy.latency = 0.05
@@ -184,6 +193,7 @@ def test_another_fetcher_takes_over(url, source, cache, proxy):
         killer.join()
 
 
+@pytest.mark.slow
 def test_the_fetcher_ends_when_nobody_asks(source, cache, monkeypatch):
     """And is started again when a row is needed."""
     monkeypatch.setenv("OCRSTORE_FETCHER_IDLE", "0.3")
@@ -192,6 +202,7 @@ def test_the_fetcher_ends_when_nobody_asks(source, cache, monkeypatch):
     assert (store["tensor"][5] == ocrstore.open(source)["tensor"][5]).all()
 
 
+@pytest.mark.slow
 def test_many_readers_elect_one_fetcher(source, cache):
     """Of processes that start at once, all are served by the same one."""
     code = (
@@ -225,6 +236,7 @@ def test_marks_of_before_a_power_failure_are_checked_again(url, source, cache, p
     assert row <= proxy.downloaded() - before <= 2 * row + 1000
 
 
+@pytest.mark.slow
 def test_marks_are_set_after_the_rows(url, source, cache):
     """Whatever is marked in the file is there, also while it is being filled."""
     store = ocrstore.open(url, cache=cache)
@@ -249,6 +261,7 @@ def test_a_limit_below_the_size_of_one_store(url, source, cache):
     assert_equal(store, source)
 
 
+@pytest.mark.slow
 def test_beyond_the_limit_the_first_stores_stay_and_the_others_pass_through(
     s3_server, bucket, tmp_path, cache
 ):
@@ -267,6 +280,7 @@ def test_beyond_the_limit_the_first_stores_stay_and_the_others_pass_through(
     assert ask(cache, {"do": "status"})["downloaded"] == before
 
 
+@pytest.mark.slow
 def test_an_emptied_cache_folder_is_filled_again(url, source, cache):
     """By the same fetcher, for a store that is open and for one that is opened."""
     store = ocrstore.open(url, cache=cache)
