@@ -167,9 +167,11 @@ def open_remote(name: str, work: Path, cache: Path, endpoint: str, options: dict
         return torch_loader(OCRStoreDataset(url, cache=cache), **options)
     if name == "litdata":
         from litdata import StreamingDataLoader, StreamingDataset
+        from litdata.streaming import downloader
 
         from tools.bench.peers.litdata import collate_items
 
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it has no setting for it
         samples = StreamingDataset(
             f"s3://{BUCKET}/litdata",
             cache_dir=str(cache),
