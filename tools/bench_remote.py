@@ -167,9 +167,11 @@ def open_remote(name: str, work: Path, cache: Path, endpoint: str, options: dict
         return torch_loader(OCRStoreDataset(url, cache=cache), **options)
     if name == "litdata":
         from litdata import StreamingDataLoader, StreamingDataset
+        from litdata.streaming import downloader
 
         from tools.bench.peers.litdata import collate_items
 
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it has no setting for it
         samples = StreamingDataset(
             f"s3://{BUCKET}/litdata",
             cache_dir=str(cache),
@@ -272,7 +274,6 @@ def download(cache: Path, count: int) -> dict:
 
     place = Place(f"s3://{BUCKET}")
     info = place.head("ocrstore.ocrs")
-    cache.mkdir(parents=True, exist_ok=True)
     step, before = 8 << 20, bytes_passed(count)
     with (cache / "rows").open("wb") as file:
         file.truncate(info.nbytes)
@@ -346,8 +347,9 @@ def run_one(name: str, python: Path, work: Path, endpoint: str, count: int, opti
     """Measure one contender in a process of its own, with an empty cache."""
     cache = work / "caches" / name
     shutil.rmtree(cache, ignore_errors=True)
+    cache.mkdir(parents=True)
     words = ["--measure", name, str(work), str(cache), endpoint, str(count), json.dumps(options)]
-    environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
+    environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
     done = subprocess.run(
         [str(python), "-m", "tools.bench_remote", *words],
         env=environment,

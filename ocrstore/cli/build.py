@@ -16,7 +16,6 @@ from rich.table import Table
 
 from ocrstore.cli.console import (
     TARGET,
-    NewFile,
     allow_module_option,
     console,
     counted,
@@ -34,6 +33,7 @@ from ocrstore.cli.options import (
     stored_view,
     wrong_source,
 )
+from ocrstore.cli.transfer import NewPlace, SourcePlace, build_and_push
 from ocrstore.errors import OCRStoreError
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.machine import look_at_memory
@@ -114,7 +114,6 @@ def _measure(plan: BuildPlan | DatasetPlan, max_pixels: int) -> tuple[Estimate, 
 
 
 def _print_sizes(expected: Estimate) -> None:
-
     out = console()
     codecs = list(dict.fromkeys(codec for sizes in expected.nbytes.values() for codec in sizes))
     codecs.remove("lz4")  # within a few bytes of lz4block, and the table is wide
@@ -206,12 +205,12 @@ def _shard_part(_: click.Context, __: click.Parameter, value: str | None) -> tup
 
 
 @click.command("build")
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=SourcePlace(path_type=Path))
 @click.option(
     "--out",
     required=True,
-    type=NewFile(),
-    help="The store to create or update; with --shard-size the folder of the data set.",
+    type=NewPlace(),
+    help="The store to create or update; with --shard-size the folder of the data set; or a URL.",
 )
 @click.option(
     "--shard-size",
@@ -296,7 +295,7 @@ def _shard_part(_: click.Context, __: click.Parameter, value: str | None) -> tup
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def build_command(
     source: Path,
-    out: Path,
+    out: Path | str,
     annotations: Path | None,
     format_: str | None,
     include: tuple[str, ...],
@@ -308,7 +307,7 @@ def build_command(
     """Build a store from pictures, or update an existing one.
 
     SOURCE is a folder; a tar or zip archive, or several ("shots-{000..031}.tar"), WebDataset shards
-    included; a list file (a path a line); a parquet file, or a folder of them.
+    included; a list file (a path a line); a parquet file, or a folder of them; or the URL of one.
 
     Annotations are searched beside the pictures and beside the folder, and their dialect is
     detected. Only new, changed and removed pictures are processed, unless the recipe changed.
@@ -329,6 +328,7 @@ def build_command(
       ocrstore build images/ --out stores/ --split train=0.9,val=0.1
       ocrstore build images/ --out train/ --shard-size 512MB
       ocrstore build images/ --out train/ --shard-size 512MB --on ray
+      ocrstore build s3://bucket/images/ --out s3://bucket/train/
       ocrstore build images/ --out val.ocrs --dry-run
 
     Exit code 1 if anything was left out; the report lists it.
@@ -349,6 +349,10 @@ def build_command(
     options["trust_dialect"] = format_ is not None
     if options["shard_part"] is not None and options["commit"]:
         raise click.UsageError("--commit comes after all parts; leave out --shard-part.")
+    if isinstance(out, str):
+        if split is not None:
+            raise click.UsageError("--split needs a folder; push the stores afterwards.")
+        return build_and_push(out, lambda *at, **how: _build(opened, *at, **how), options)
     if split is None:
         return _build(opened, out, **options)
     if options["report"] is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ocrstore.cli.console import COUNT, explain_missing
+from ocrstore.cli.transfer import SourcePlace
 from ocrstore.errors import SourceError
 from ocrstore.schema import COLUMNS
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-EXISTING = click.Path(exists=True, path_type=Path)
 
 
 def _size(_: click.Context, __: click.Parameter, value: str | None) -> Size | None:
@@ -237,8 +237,8 @@ def source_options(command: F) -> F:
         ),
         click.option(
             "--annotations",
-            type=EXISTING,
-            help="File, folder or archive of annotations; searched by default.",
+            type=SourcePlace(exists=True, path_type=Path),
+            help="File, folder or archive of annotations, or its URL; searched by default.",
         ),
     ):
         command = option(command)

@@ -55,6 +55,13 @@ def cache_folder(given: str | os.PathLike[str] | None) -> Path:
     return Path(os.path.abspath(found))  # noqa: PTH100  # Path.resolve would follow links
 
 
+def folder_for(url: str, kind: str) -> Path:
+    """Return the place in the cache for what is made for a URL, such as a build; not created."""
+    plain = url.rstrip("/")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", plain.rpartition("/")[2])[-64:]
+    return cache_folder(None) / kind / xxhash.xxh3_64_hexdigest(plain.encode()) / name
+
+
 class Origin(NamedTuple):
     """Which object a local copy is of."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
 from collections import deque
@@ -32,7 +33,7 @@ from ocrstore.errors import (
     cannot_write,
 )
 from ocrstore.keys import shown
-from ocrstore.remote.cache import read_origin
+from ocrstore.remote.cache import folder_for, read_origin
 from ocrstore.remote.objects import ObjectInfo, Place, part_nbytes, split_url
 from ocrstore.store import open_store
 from ocrstore.verification import verify
@@ -189,6 +190,53 @@ def whole_object(frame: str | os.PathLike[str]) -> Iterator[Path]:
         path = Path(folder) / Path(frame).stem
         pull(origin.url, path)
         yield path
+
+
+def fetch_files(url: str, *, progress: Progress | None = None) -> Path:
+    """Copy pictures, annotations or an archive from object storage into the cache folder.
+
+    Objects that are there with the same ETag are not downloaded again, files whose objects are gone
+    are removed.
+
+    Returns:
+        The folder, or the file if the URL is that of an object.
+
+    Raises:
+        NotAStoreError: There is nothing at the URL.
+        RemoteError: The server cannot be reached, or refuses.
+        WriteError: The file system refuses.
+    """
+    place, target = Place(url), folder_for(url, "sources")
+    found = {info.name: info for info in place.list()}
+    folder = target
+    if not found:
+        parent, name = split_url(url)
+        place, folder = Place(parent), target.parent
+        found = {name: place.head(name)}
+        target = folder / name
+    record = folder.with_name(f"{folder.name}.json")
+    known = json.loads(record.read_text("utf-8")) if record.is_file() else {}
+    for name in known.keys() - found.keys():
+        (folder / name).unlink(missing_ok=True)
+    files = [_File(name, folder / name, info.nbytes) for name, info in found.items()]
+    work = _Work(place, progress, files)
+    done: dict[str, str] = {}
+
+    def fetch(file: _File) -> bool:
+        info = found[file.name]
+        same = known.get(file.name) == info.etag and file.path.is_file()
+        if not same:
+            write_whole(file.path, b"".join(_pieces(place, info, 0)))
+        work.advance(info.nbytes)
+        done[file.name] = info.etag
+        return not same
+
+    try:
+        work.run(fetch)
+    finally:
+        write_whole(record, json.dumps(known | done).encode())
+    write_whole(record, json.dumps(done).encode())
+    return target
 
 
 class _Work:
