@@ -132,8 +132,8 @@ def read_catalog(place: str | os.PathLike[str]) -> Catalog:
     path = find_catalog(place)
     if path is None:
         raise NotAStoreError(
-            f"{os.fspath(place)}: no data set: there is no {CATALOG}. `ocrstore build --out FOLDER"
-            " --shard-size SIZE` writes it last, when all shards are there."
+            f"{os.fspath(place)}: is a directory without {CATALOG}, so no data set; `ocrstore build"
+            " --out FOLDER --shard-size SIZE` writes it last, when all shards are there."
         )
     with Path(path).open("rb") as file:
         payload = file.read(MAX_MANIFEST_NBYTES + 1)
