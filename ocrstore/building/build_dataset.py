@@ -19,7 +19,8 @@ from ocrstore.annotation import AnnotationReader, Problem
 from ocrstore.building.build_report import BuildReport, describe_problems
 from ocrstore.building.derive import FrameRule
 from ocrstore.building.estimate import mean_sample_nbytes
-from ocrstore.building.plan import ShardFacts, lost_annotations, not_its_folder
+from ocrstore.building.mistaken_source import lost_annotations, not_its_folder
+from ocrstore.building.plan import ShardFacts
 from ocrstore.building.run import (
     Options,
     attribute_schema,

@@ -34,7 +34,7 @@ import numpy as np
 from ocrstore.annotation import Problem
 from ocrstore.building.derive import Derived, Deriver, FileBytes, Job, SkippedPictureError, Task
 from ocrstore.errors import OCRStoreError, WorkerDiedError
-from ocrstore.machine import memory_shortage
+from ocrstore.machine import memory_shortage, unfinished_nbytes
 from ocrstore.shared_slots import (
     Placed,
     SlotReader,
@@ -45,7 +45,6 @@ from ocrstore.shared_slots import (
     supported,
 )
 
-BUDGET_NBYTES = 512_000_000
 RESULTS_PER_WORKER = 8
 """Tasks of a worker that are given out, or done and not fetched yet."""
 _OUTSTANDING = 2  # per worker: one at work, one waiting in its pipe
@@ -60,7 +59,7 @@ _WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     # else glibc returns a picture's memory after each sample and faults it in again: 5 ms each
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
 
 Outcome = tuple[Task, "Derived | Problem"]
@@ -177,15 +176,15 @@ class _Worker:
 class Pool:
     """Worker processes; use in a `with` block, which ends them all."""
 
-    def __init__(self, job: Job, *, workers: int, budget_nbytes: int = BUDGET_NBYTES) -> None:
+    def __init__(self, job: Job, *, workers: int, budget_nbytes: int | None = None) -> None:
         self._folder = None
         if not supported:
             self._folder = tempfile.TemporaryDirectory(
                 prefix="ocrstore-slots-", ignore_cleanup_errors=True
             )
         folder = None if self._folder is None else Path(self._folder.name)
-        self._budget = budget_nbytes
-        self._setup = _Setup(job, budget_nbytes // (workers * RESULTS_PER_WORKER), folder)
+        self._budget = unfinished_nbytes(workers) if budget_nbytes is None else budget_nbytes
+        self._setup = _Setup(job, self._budget // (workers * RESULTS_PER_WORKER), folder)
         self._events: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
         self._done: dict[int, tuple[_Worker, Task, Derived | Problem]] = {}
         self._again: deque[_Order] = deque()
@@ -365,7 +364,7 @@ def _columns(message: _Done, memory: Any) -> dict[str, Any]:
     for name, at in message.placed.items():
         columns[name] = at.array(memory)
         if name in message.file_shapes:
-            columns[name] = FileBytes(columns[name].tobytes(), message.file_shapes[name])
+            columns[name] = FileBytes(columns[name].data, message.file_shapes[name])
     return columns
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ocrstore
-from ocrstore.building.build import dataset_request, parse_nbytes, prepare
+from ocrstore.building.build import dataset_request, prepare
 from ocrstore.building.build_dataset import LOCK, collect_garbage, execute_dataset
 from ocrstore.building.shard import ShardJob, build_shard, divide
 from ocrstore.catalog import CATALOG, read_catalog
@@ -24,6 +24,7 @@ from ocrstore.errors import (
     WriteError,
 )
 from ocrstore.format.lock import FileLock
+from ocrstore.machine import parse_nbytes
 from ocrstore.recipe import Recipe
 from ocrstore.sources import open_source
 from tests.building.conftest import REPOSITORY, SIZE, draw, encode, kinds
