@@ -491,7 +491,11 @@ def collect_garbage(folder: Path, *, dry_run: bool = False) -> dict[str, int]:
             path.name: path.stat().st_size
             for path in sorted(place.iterdir())
             if path.name not in named
-            and (SHARD.fullmatch(path.name) or ATTEMPT.fullmatch(path.name))
+            and (
+                SHARD.fullmatch(path.name)
+                or ATTEMPT.fullmatch(path.name)
+                or path.name == f".{CATALOG}.partial"
+            )
             and path.is_file()
             and not path.is_symlink()
         }

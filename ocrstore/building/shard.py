@@ -30,6 +30,7 @@ from ocrstore.building.run import ATTRIBUTES, Options, execute
 from ocrstore.catalog import Shard
 from ocrstore.decode import DECODER_FAMILIES, TooManyPixelsError, format_by_name, open_picture
 from ocrstore.errors import DecodeError, SchemaError
+from ocrstore.format.publish import rename_into_place
 from ocrstore.format.row_groups import group_bounds
 from ocrstore.keys import hash_of, shown
 from ocrstore.metadata import diff_json
@@ -115,7 +116,7 @@ def build_shard(job: ShardJob) -> Made:
     stored = {key: (found.hash, found.annotation_hash) for key, found in _known(attempt).items()}
     inputs = _inputs(job, {**before, **stored})
     target = folder / _name(job.bucket, inputs)
-    attempt.replace(target)
+    rename_into_place(attempt, target, locks=())
     return Made(describe_shard(target, job, inputs), report.derived, report.reused)
 
 

@@ -334,6 +334,7 @@ def test_garbage_is_what_the_catalog_does_not_name(images):
         f"all-{'a' * 16}.ocrs": 3,
         f".01-{'b' * 16}.attempt.ocrs": 3,
         f"..01-{'b' * 16}.attempt.ocrs.partial": 3,
+        f".{CATALOG}.partial": 3,
     }
     for name in garbage:
         (images.out / name).write_bytes(b"abc")
