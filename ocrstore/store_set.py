@@ -27,7 +27,7 @@ from ocrstore.format.index import Index, Rows, build_table
 from ocrstore.format.manifest import Manifest, needed_version
 from ocrstore.format.mapped_file import MappedFile
 from ocrstore.format.snapshot import Snapshot
-from ocrstore.store import Store
+from ocrstore.store import Store, local_path
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -198,7 +198,7 @@ class MappedShards(MappedFile):
 
     def _open(self, number: int) -> MappedFile:
         shard = self.catalog.shards[number]
-        file = MappedFile(self.catalog.shard_path(shard))
+        file = MappedFile(local_path(self.catalog.shard_path(shard)))
         if (file.device, file.inode) != self._identities[number] or file.nbytes != shard.nbytes:
             raise StoreChangedError(
                 f"{file.path}: was replaced while the data set was open. Open it again."

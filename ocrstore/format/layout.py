@@ -39,7 +39,7 @@ MAX_NAME_NBYTES = 63
 MAX_KEY_NBYTES = 4096
 
 GROUP_ROWS = 64
-GROUP_NBYTES = 256 * 2**20
+GROUP_NBYTES = 128 * 2**20
 GROUP_STEP = 16
 """A row group closed by size ends on a multiple of this, so that usual batches stay inside one."""
 
@@ -62,6 +62,15 @@ def align_up(position: int, alignment: int) -> int:
 def row_alignment(nbytes: int, *, raw: bool) -> int:
     """Return what a row's file offset must be a multiple of (FORMAT.md 5.3)."""
     return PAGE_ALIGNMENT if raw and nbytes >= PAGE_ALIGNMENT else ROW_ALIGNMENT
+
+
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of a contiguous array."""
+    strides: list[int] = []
+    for size in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= size
+    return tuple(reversed(strides))
 
 
 def is_valid_name(name: object) -> bool:

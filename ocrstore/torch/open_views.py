@@ -53,6 +53,9 @@ class ShardedView(ViewOutline):
         found = self.opened.get(number)
         if found is None or len(self.lengths) > self._max_open:
             # single steps without a lock: a thread of the parent might hold it at a fork
+            if self.is_remote:  # the disk has room again when nobody maps what was removed
+                for other in [key for key, view in list(self.opened.items()) if view.is_removed]:
+                    self.opened.pop(other, None)
             found = self.opened.pop(number, None) or self._open(number)
             self.opened[number] = found
             while len(self.opened) > self._max_open:
