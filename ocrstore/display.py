@@ -49,7 +49,8 @@ def store_table(store: Any) -> tuple[str, list[Line]]:
         (name, spec.dtype, f"{shape_in_words(spec.shape)}, {spec.codec}")
         for name, spec in store.columns.items()
     ]
-    return f"ocrstore.Store {store.path!r}: {len(store)} samples", lines
+    place = store.path if store.presence is None else store.presence.url
+    return f"ocrstore.Store {place!r}: {len(store)} samples", lines
 
 
 def describe(value: Any) -> tuple[str, str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from ocrstore.errors import SchemaError
 
 # what libraries say, in exceptions of their own, where there is no memory left
 _SHORT = (
@@ -207,3 +210,15 @@ def memory_of(pid: int) -> ProcessMemory:
         if name in _FIELDS:
             found[_FIELDS[name]] = int(rest.split()[0]) * 1024
     return ProcessMemory(**found)
+
+
+def parse_nbytes(size: int | str) -> int:
+    """Return the bytes of a size such as "512MB" or "1.5 GB" (powers of 1000) or "512MiB"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([kMGT]?)(i?)B?", str(size).strip())
+    nbytes = 0
+    if match is not None:
+        base = 1024 if match[3] else 1000
+        nbytes = round(float(match[1]) * base ** " kMGT".index(match[2] or " "))
+    if nbytes < 1:
+        raise SchemaError(f"{size!r} is not a size; use bytes, or as in 512MB or 2GB")
+    return nbytes

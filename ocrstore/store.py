@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, overload
 
@@ -12,8 +12,6 @@ import numpy as np
 
 from ocrstore.buffers import BufferPool, scratch_bytes
 from ocrstore.errors import (
-    CorruptStoreError,
-    DecodeError,
     StoreChangedError,
     StoreClosedError,
     UnknownColumnError,
@@ -21,27 +19,23 @@ from ocrstore.errors import (
     UnknownRowError,
     UnknownSampleError,
 )
-from ocrstore.format.codecs import (
-    check_row_nbytes,
-    decode_row,
-    decode_row_into,
-    is_picture_file,
-    row_limit,
-)
+from ocrstore.format.codecs import check_row_nbytes, decode_row_into, row_limit
 from ocrstore.format.columns import Column, Encoded
 from ocrstore.format.index import IndexTable
-from ocrstore.format.layout import align_up, row_alignment
+from ocrstore.format.layout import align_up, c_strides, row_alignment
 from ocrstore.format.snapshot import Snapshot, take_snapshot
+from ocrstore.stored_rows import decode_stored
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from ocrstore.format.mapped_file import MappedFile
+    from ocrstore.remote.presence import Fetching
 
 _log = logging.getLogger(__name__)
 
 Array: TypeAlias = "npt.NDArray[Any]"
 T = TypeVar("T", bound=np.generic)
-Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], Array]"
-"""Returns uninitialized memory, as `numpy.empty` does."""
 
 _FIXED = BufferPool(kept_nbytes=1 << 28)
 """Memory for decoded rows and batches of columns of fixed shape."""
@@ -56,8 +50,16 @@ class StoredColumn(Generic[T]):
     the mapped file, which they keep alive; they stay valid after the store is closed. Thread-safe.
     """
 
-    def __init__(self, name: str, snapshot: Snapshot, *, max_row_nbytes: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        snapshot: Snapshot,
+        *,
+        max_row_nbytes: int | None = None,
+        presence: Fetching | None = None,
+    ) -> None:
         self.name = name
+        self._presence = presence
         self.path = snapshot.mapping.path
         self.spec: Column = snapshot.manifest.columns[name]
         self.snapshot = snapshot
@@ -74,7 +76,7 @@ class StoredColumn(Generic[T]):
         self.hashes = rows.hash
         """xxh3_64 of every row's stored bytes."""
         self._fixed_shape = tuple(size or 0 for size in self.spec.shape)
-        self._batch_strides = (self.stride, *_c_strides(self._fixed_shape, self._dtype.itemsize))
+        self._batch_strides = (self.stride, *c_strides(self._fixed_shape, self._dtype.itemsize))
         self._run_ends: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -139,8 +141,12 @@ class StoredColumn(Generic[T]):
     def stored(self, row: int | str) -> memoryview:
         """Return the stored bytes of a row or a key, such as a picture's file, without a copy."""
         row = self._check_row(row)
-        self._mapping.check()
-        return self._mapping.part(int(self.offsets[row]), int(self.nbytes[row]))
+        return self._mapping_of(row).part(int(self.offsets[row]), int(self.nbytes[row]))
+
+    def _mapping_of(self, rows: int | slice | list[int]) -> MappedFile:
+        """Return the mapped file that some rows are in; of a store behind a URL, fetch them."""
+        self._mapping.check()  # the offsets lie in it
+        return self._mapping if self._presence is None else self._presence.need(self.name, rows)
 
     def encoded(self, row: int) -> Encoded:
         """Return a row as it is stored, for the writer of another store."""
@@ -214,21 +220,22 @@ class StoredColumn(Generic[T]):
         Raises:
             CorruptStoreError: The row does not decode to exactly the bytes of `out`.
         """
-        data = self._mapping.part(int(self.offsets[row]), int(self.nbytes[row]))
+        mapping = self._mapping if self._presence is None else self._mapping_of(row)
+        data = mapping.part(int(self.offsets[row]), int(self.nbytes[row]))
         decode_row_into(self.spec, data, out, where=_Place(self, row))
 
     def _one(self, row: int) -> npt.NDArray[T]:
-        self._mapping.check()
         if self.spec.is_raw:
+            mapping = self._mapping_of(row)
             shape = tuple(self.shapes[row].tolist())
-            return self._mapping.array(int(self.offsets[row]), self._dtype, shape)
+            return mapping.array(int(self.offsets[row]), self._dtype, shape)
         array = self.decoded(row)
         array.flags.writeable = False
         return array
 
     def _range(self, start: int, stop: int) -> Any:
         if stop - start > 1 and self.is_run(start, stop):
-            return self._mapping.array(
+            return self._mapping_of(slice(start, stop)).array(
                 int(self.offsets[start]),
                 self._dtype,
                 (stop - start, *self._fixed_shape),
@@ -239,6 +246,7 @@ class StoredColumn(Generic[T]):
         return self._gather(list(range(start, stop)))
 
     def _gather(self, rows: list[int]) -> Any:
+        self._mapping_of(rows)
         if not self.spec.is_fixed:
             return [self._one(row) for row in rows]
         batch = self.empty_batch(len(rows))
@@ -316,6 +324,7 @@ class Store:
     ) -> None:
         self._max_row_nbytes = row_limit(max_row_nbytes)
         # stays right when the working directory changes
+        path = local_path(path)
         self._absolute = os.path.abspath(path)  # noqa: PTH100  # Path.resolve would follow links
         self._load(_take_snapshot(path, generation=generation))
 
@@ -326,9 +335,11 @@ class Store:
         _log.debug(
             "opened %s: generation %d, %d samples", self.path, found.generation, found.samples
         )
+        self.presence = _find_presence(snapshot)
+        """Fetches the rows of a store behind a URL; None for any other."""
+        given: Any = {"max_row_nbytes": self._max_row_nbytes, "presence": self.presence}
         self._columns: dict[str, StoredColumn[Any]] = {
-            name: StoredColumn(name, snapshot, max_row_nbytes=self._max_row_nbytes)
-            for name in snapshot.manifest.columns
+            name: StoredColumn(name, snapshot, **given) for name in snapshot.manifest.columns
         }
         self._keys: tuple[str, ...] | None = None
 
@@ -514,23 +525,57 @@ def open_store(
     *,
     generation: int | None = None,
     max_row_nbytes: int | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_limit: str | int | None = None,
 ) -> Store:
     """Open a store for reading; no row is read.
 
     Args:
         path: The store; the folder or the catalog of a data set of many stores opens all of them.
+            Or the URL of either: s3://, gs://, az://, https:// or file://.
         generation: An older generation, if the store has not been compacted since.
         max_row_nbytes: Larger rows of compressed columns are not decoded (DecodeError): a small
             file can hold rows of 2 GB. By default the environment variable
             OCRSTORE_MAX_ROW_NBYTES, else 600 MB. Raw rows are as large as the file.
+        cache: With a URL: the folder on this machine for what is fetched; by default the variable
+            OCRSTORE_CACHE, else one in the user's cache.
+        cache_limit: With a URL: the most bytes of the folder, such as "500GB".
 
     Raises:
         NotAStoreError: The file is something else, or missing.
         UnsupportedFormatError: It needs a newer ocrstore.
         CorruptStoreError: It is damaged.
         UnknownGenerationError: It does not have that generation.
+        RemoteError: A URL cannot be read.
     """
-    return Store(path, generation=generation, max_row_nbytes=max_row_nbytes)
+    local = local_path(path, cache=cache, cache_limit=cache_limit)
+    return Store(local, generation=generation, max_row_nbytes=max_row_nbytes)
+
+
+def local_path(path: str | os.PathLike[str], **options: Any) -> str | os.PathLike[str]:
+    """Return a path as it is, and for a URL that of its local copy; `options` of `open_url`.
+
+    So do shards beside the local copy of a catalog, which are not there before they are opened.
+    """
+    text = os.fspath(path)
+    if "://" not in text and ".dataset/" not in text:
+        return path
+    from ocrstore.remote.client import open_shard_of, open_url
+
+    return open_url(text, **options) if "://" in text else open_shard_of(text)
+
+
+def is_local_copy(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is that of a local copy, of which rows are fetched when needed."""
+    return os.fspath(path).endswith((".frame", ".dataset", ".dataset/dataset.json"))
+
+
+def _find_presence(snapshot: Snapshot) -> Fetching | None:
+    if not is_local_copy(snapshot.mapping.path):
+        return None
+    from ocrstore.remote.presence import find_presence
+
+    return find_presence(snapshot)
 
 
 def reopen_store(
@@ -552,48 +597,3 @@ def reopen_store(
             f"fingerprint {fingerprint[:12]}, found {store.fingerprint[:12]}). Start again."
         )
     return store
-
-
-def _c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    strides: list[int] = []
-    for size in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= size
-    return tuple(reversed(strides))
-
-
-def decode_stored(
-    column: Column,
-    data: memoryview,
-    shape: tuple[int, ...],
-    *,
-    where: object,
-    limit: int | None = None,
-    empty: Empty = np.empty,
-) -> Array:
-    """Decode a row of any codec but raw into an array from `empty`.
-
-    Raises:
-        DecodeError: It has more than `limit` bytes (None: `row_limit()`), or its file cannot be
-            decoded here.
-        CorruptStoreError: It does not decode to exactly its shape.
-    """
-    if not is_picture_file(column, data):
-        return decode_row(column, data, shape, where=where, limit=limit, empty=empty)
-    check_row_nbytes(column, shape, row_limit(limit), where=where)
-    from ocrstore.decode import (  # only pictures' files need decoders
-        TooManyPixelsError,
-        decode,
-        open_picture,
-    )
-
-    try:
-        picture = open_picture(bytes(data), max_pixels=shape[0] * shape[1])
-    except TooManyPixelsError as exc:
-        raise CorruptStoreError(f"{where}: its header contradicts {shape}: {exc}") from exc
-    except DecodeError as exc:
-        raise DecodeError(f"{where}: {exc}") from exc
-    pixels: Array = decode(picture, name=str(where), empty=empty).pixels
-    if pixels.shape != shape:
-        raise CorruptStoreError(f"{where}: decodes to {pixels.shape}, recorded is {shape}.")
-    return pixels

@@ -7,7 +7,6 @@ columns their files are one file, mapped in parts: shards are mapped when rows o
 from __future__ import annotations
 
 import bisect
-import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -28,7 +27,7 @@ from ocrstore.format.index import Index, Rows, build_table
 from ocrstore.format.manifest import Manifest, needed_version
 from ocrstore.format.mapped_file import MappedFile
 from ocrstore.format.snapshot import Snapshot
-from ocrstore.store import Store
+from ocrstore.store import Store, local_path
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -106,9 +105,7 @@ def take_set_snapshot(place: str | os.PathLike[str], *, generation: int | None =
         samples=len(catalog),
         groups=sum(count for shard in catalog.shards for count, _ in shard.row_groups),
         columns=catalog.columns,
-        fingerprint=hashlib.sha256(
-            "".join(shard.fingerprint for shard in catalog.shards).encode()
-        ).hexdigest(),
+        fingerprint=catalog.fingerprint,
         history=(),
         metadata={**catalog.metadata, **({"build": {**build, **known}} if build else {})},
         version=needed_version(catalog.columns),
@@ -193,15 +190,15 @@ class MappedShards(MappedFile):
 
     def _file(self, number: int) -> MappedFile:
         # single steps without a lock, as threads may share a store
-        file = self._mapped.pop(number, None) or self._map(number)
+        file = self._mapped.pop(number, None) or self._open(number)
         self._mapped[number] = file
         while len(self._mapped) > _MOST_MAPPED:
             self._mapped.popitem(last=False)
         return file
 
-    def _map(self, number: int) -> MappedFile:
+    def _open(self, number: int) -> MappedFile:
         shard = self.catalog.shards[number]
-        file = MappedFile(self.catalog.shard_path(shard))
+        file = MappedFile(local_path(self.catalog.shard_path(shard)))
         if (file.device, file.inode) != self._identities[number] or file.nbytes != shard.nbytes:
             raise StoreChangedError(
                 f"{file.path}: was replaced while the data set was open. Open it again."

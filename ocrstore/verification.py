@@ -41,7 +41,8 @@ from ocrstore.format.snapshot import (
     read_manifest,
     read_metas,
 )
-from ocrstore.store import Store, decode_stored
+from ocrstore.store import Store, is_local_copy, local_path
+from ocrstore.stored_rows import decode_stored
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck
@@ -144,6 +145,11 @@ def verify(
         return check_source(path, source, progress=progress, **options)
     if options:
         raise SchemaError(f"{', '.join(options)}: only with `source`")
+    if "://" in os.fspath(path) or is_local_copy(path):
+        from ocrstore.remote.transfer import whole_object  # the local copy has not all of it
+
+        with whole_object(local_path(path)) as whole:
+            return replace(verify(whole, quick=quick, progress=progress), path=os.fspath(path))
     if os.path.isdir(path) or os.path.basename(path) == "dataset.json":  # noqa: PTH112, PTH119  # a string, too
         return _verify_shards(path, progress, quick=quick)
     for _ in range(_ATTEMPTS):
@@ -456,7 +462,8 @@ class Integrity:
 def check_headers(store: Store) -> Integrity:
     """Compare the headers of all extents with the index; no row is read.
 
-    Reads one or a few pages for each extent. Damage inside a row is found by `verify` only.
+    Reads one or a few pages for each extent. Damage inside a row is found by `verify` only. Of a
+    store behind a URL no headers are here: each row is compared with the index when it is fetched.
     """
     from ocrstore.store_set import catalog_of, open_shard  # which imports the store
 
@@ -471,6 +478,8 @@ def check_headers(store: Store) -> Integrity:
             sum(found.rows for _, found in each),
             tuple(f"shard {name}: {line}" for name, found in each for line in found.findings),
         )
+    if store.presence is not None:
+        return Integrity(0, len(store) * len(store.columns), ())
     mapping = store.snapshot.mapping
     for _ in range(_ATTEMPTS):
         before = read_metas(mapping)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,18 +17,19 @@ from ocrstore.building.build_dataset import (
     execute_dataset,
     parts_with_stores,
     plan_dataset,
-    run_here,
 )
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.frames import decide_rule, recorded_rule
 from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.run import Options, Progress, execute
+from ocrstore.building.shard_workers import run_here
 from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.catalog import find_catalog, read_catalog
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.keys import fraction_of
+from ocrstore.machine import parse_nbytes
 from ocrstore.metadata import checked_build
 from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import DEFAULT_PRESET, Recipe, read_recipe
@@ -230,18 +230,6 @@ def dataset_request(
     return DatasetRequest(
         path, None if shard_size is None else parse_nbytes(shard_size), part, commit
     )
-
-
-def parse_nbytes(size: int | str) -> int:
-    """Return the bytes of a size such as "512MB" or "1.5 GB" (powers of 1000) or "512MiB"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([kMGT]?)(i?)B?", str(size).strip())
-    nbytes = 0
-    if match is not None:
-        base = 1024 if match[3] else 1000
-        nbytes = round(float(match[1]) * base ** " kMGT".index(match[2] or " "))
-    if nbytes < 1:
-        raise SchemaError(f"{size!r} is not a size; use bytes, or as in 512MB or 2GB")
-    return nbytes
 
 
 def part_of(source: Source, share: tuple[float, float]) -> Source:

@@ -15,7 +15,7 @@ from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, FileBytes, Job, Task, largest_picture
 from ocrstore.building.frames import recorded_rule
-from ocrstore.building.plan import lost_annotations, not_its_folder
+from ocrstore.building.mistaken_source import lost_annotations, not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS, decode
 from ocrstore.errors import SchemaError, SourceError

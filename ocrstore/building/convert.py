@@ -38,7 +38,8 @@ from ocrstore.machine import usable_cpus
 from ocrstore.metadata import build_record, diff_json
 from ocrstore.recipe import preset_codec, recipe_fingerprint
 from ocrstore.schema import COLUMNS, IMAGE
-from ocrstore.store import Store, StoredColumn, decode_stored
+from ocrstore.store import Store, StoredColumn
+from ocrstore.stored_rows import decode_stored
 from ocrstore.views import stored_views
 
 _AT_ONCE = 32

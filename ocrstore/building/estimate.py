@@ -25,7 +25,7 @@ from ocrstore.machine import Memory
 from ocrstore.recipe import PRESETS, preset_codec
 from ocrstore.schema import IMAGE, TENSOR
 from ocrstore.sources import Source
-from ocrstore.store import decode_stored
+from ocrstore.stored_rows import decode_stored
 from ocrstore.views import View, stored_columns
 
 MEASURED = 12

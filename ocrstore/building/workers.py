@@ -24,7 +24,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -48,7 +48,7 @@ from ocrstore.shared_slots import (
 RESULTS_PER_WORKER = 8
 """Tasks of a worker that are given out, or done and not fetched yet."""
 _OUTSTANDING = 2  # per worker: one at work, one waiting in its pipe
-_CRASHES = {
+CRASHES = {
     -getattr(signal, name)
     for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
     if hasattr(signal, name)
@@ -127,12 +127,27 @@ class _Done:
     """Of columns that are a picture's file: the shape that it decodes to."""
 
 
-def _send(stream: IO[bytes], message: Any) -> None:
+def send(stream: IO[bytes], message: Any) -> None:
+    """Write a message to a pipe."""
     pickle.dump(message, stream, protocol=5)
     stream.flush()
 
 
 # --- the build's side
+
+
+def launch(module: str, function: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """Start a worker process that runs a function; return it with the file of its stderr."""
+    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {module} import {function}; {function}()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, **_WORKER_ENVIRONMENT},
+    )
+    return process, stderr
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +162,7 @@ class _Worker:
 
     def send(self, message: Any) -> None:
         with suppress(OSError):  # the listener reports a worker that has ended
-            _send(self.stdin, message)
+            send(self.stdin, message)
 
     def close_stdin(self) -> None:
         with suppress(OSError):  # it has ended already
@@ -235,18 +250,7 @@ class Pool:
             self._folder.cleanup()
 
     def _start(self) -> _Worker:
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            "from ocrstore.building.workers import serve; serve()"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, **_WORKER_ENVIRONMENT},
-        )
+        process, stderr = launch("ocrstore.building.workers", "serve")
         assert process.stdin is not None and process.stdout is not None
         slots = SlotReader(process.pid)
         worker = _Worker(process, process.stdin, process.stdout, stderr, slots)
@@ -337,9 +341,10 @@ class Pool:
         """Replace a worker that crashed; raise WorkerDiedError for one that was killed."""
         code = worker.process.wait()
         current = worker.orders[0] if worker.orders else None
-        crashed = code in _CRASHES or (sys.platform == "win32" and code not in (0, 1))
+        crashed = code in CRASHES or (sys.platform == "win32" and code not in (0, 1))
         if not crashed or current is None:
-            raise _killed(code, current, worker.last_output())
+            where = f" while deriving {current.task.sample.key!r}" if current else ""
+            raise killed(code, where, worker.last_output())
         worker.close_stdin()
         worker.stderr.close()
         self._asking.pop(current.number, None)
@@ -370,8 +375,8 @@ def _signal_name(code: int) -> str:
         return f"exit code {code}"
 
 
-def _killed(code: int, current: _Order | None, last_output: str) -> WorkerDiedError:
-    where = f" while deriving {current.task.sample.key!r}" if current else ""
+def killed(code: int, where: str, last_output: str) -> WorkerDiedError:
+    """Return the error for a worker process that somebody else ended."""
     advice = "Finished row groups are kept; build again to resume."
     if code == -getattr(signal, "SIGKILL", 9):
         advice += " If the system ran out of memory, use fewer --workers."
@@ -384,15 +389,19 @@ def _killed(code: int, current: _Order | None, last_output: str) -> WorkerDiedEr
 # --- the worker's side
 
 
-def serve() -> None:
-    """Run a worker process until its standard input ends."""
+@contextmanager
+def message_pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Prepare a worker process; yield the pipes from and to the build, until one ends."""
+    import cv2
+
+    cv2.setNumThreads(1)  # the workers are the parallelism
     # Ctrl-C reaches the whole process group; the build decides, and closes the pipe
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # messages have the pipe to themselves; what libraries print to stdout goes to stderr
     outgoing = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        _serve(sys.stdin.buffer, outgoing)
+        yield sys.stdin.buffer, outgoing
     except (EOFError, BrokenPipeError, pickle.UnpicklingError):
         pass  # the build has ended, or was killed
     finally:
@@ -400,10 +409,13 @@ def serve() -> None:
             outgoing.close()
 
 
-def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-    import cv2
+def serve() -> None:
+    """Run a worker process until its standard input ends."""
+    with message_pipe() as (incoming, outgoing):
+        _serve(incoming, outgoing)
 
-    cv2.setNumThreads(1)  # the workers are the parallelism
+
+def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     setup: _Setup = pickle.load(incoming)
     slots = SlotWriter(folder=setup.folder, keep_nbytes=setup.share_nbytes)
     deriver = Deriver(setup.job)
@@ -413,12 +425,12 @@ def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
 
         def reserve(nbytes: int, number: int = order.number) -> None:
             if nbytes > setup.share_nbytes:
-                _send(outgoing, _Need(number, nbytes))
+                send(outgoing, _Need(number, nbytes))
                 # the next order may be in the pipe already, before the answer
                 while isinstance(message := pickle.load(incoming), _Order):
                     waiting.append(message)
 
-        _send(outgoing, _work(order, deriver, reserve, slots))
+        send(outgoing, _work(order, deriver, reserve, slots))
 
 
 def _work(

@@ -35,8 +35,20 @@ if TYPE_CHECKING:
 
 STORE = click.Path(exists=True, dir_okay=False, path_type=Path)
 """Argument type: a store that exists."""
-DATASET = click.Path(exists=True, path_type=Path)
-"""Argument type: a store, or the folder or the catalog of a data set of many stores."""
+
+
+class _Dataset(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; for a URL that of its local copy."""
+        if "://" not in str(value):
+            return super().convert(value, param, ctx)
+        with explain_missing("... URL", "remote"):
+            from ocrstore.store import local_path
+        return Path(local_path(str(value)))
+
+
+DATASET = _Dataset(exists=True, path_type=Path)
+"""Argument type: a store, the folder or the catalog of a data set of many stores, or a URL."""
 
 
 class _OneStore(click.Path):

@@ -203,6 +203,8 @@ def _soundness(facts: Facts, verification: Verification | None) -> Iterator[tupl
         sound = (
             f"headers of {facts.integrity.extents:,} extents agree with the index "
             "[dim](--full: all)[/]"
+            if facts.integrity.extents
+            else "rows are compared with the index when they are fetched [dim](--full: all)[/]"
         )
     if not findings:
         yield "integrity", f"[green]✓[/] {sound}"

@@ -112,7 +112,8 @@ class SampleReader:
         pixels = cv2.cvtColor(self._pictures[row], cv2.COLOR_RGB2BGR)
         done, data = cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 1])
         assert done
-        return memoryview(data)
+        encoded: memoryview = data.data
+        return encoded
 
     def nbytes(
         self, rows: list[int], columns: Sequence[str], *, decoded: bool = False

@@ -101,7 +101,8 @@ def _lz4_check(data: memoryview, nbytes: int) -> None:
 
 
 def _lz4block_encode(data: _Bytes) -> _Bytes:
-    return np.frombuffer(cramjam.lz4.compress_block(data.data, store_size=False), np.uint8)
+    encoded = memoryview(cramjam.lz4.compress_block(data.data, store_size=False))
+    return np.frombuffer(encoded, np.uint8)
 
 
 def _lz4block_decode_into(data: memoryview, out: memoryview) -> int:

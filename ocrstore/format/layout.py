@@ -64,6 +64,15 @@ def row_alignment(nbytes: int, *, raw: bool) -> int:
     return PAGE_ALIGNMENT if raw and nbytes >= PAGE_ALIGNMENT else ROW_ALIGNMENT
 
 
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of a contiguous array."""
+    strides: list[int] = []
+    for size in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= size
+    return tuple(reversed(strides))
+
+
 def is_valid_name(name: object) -> bool:
     """Return whether `name` may name a column or an attribute (FORMAT.md 2.3)."""
     return (

@@ -13,8 +13,10 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Lock
 from typing import NamedTuple
 
@@ -30,6 +32,7 @@ from ocrstore.errors import (
     cannot_write,
 )
 from ocrstore.keys import shown
+from ocrstore.remote.cache import read_origin
 from ocrstore.remote.objects import ObjectInfo, Place, part_nbytes, split_url
 from ocrstore.store import open_store
 from ocrstore.verification import verify
@@ -174,6 +177,18 @@ def pull(url: str, target: str | os.PathLike[str], *, progress: Progress | None 
 def _shard_file(catalog: Catalog, shard: Shard) -> _File:
     """Return the file of a shard."""
     return _File(shard.name, Path(catalog.shard_path(shard)), shard.nbytes, shard)
+
+
+@contextmanager
+def whole_object(frame: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a whole copy of the object that a local copy is of; it is removed at the end."""
+    origin = read_origin(frame)
+    if origin is None:
+        raise NotAStoreError(f"{os.fspath(frame)}: is not the local copy of an object")
+    with TemporaryDirectory(prefix="whole-", dir=Path(frame).parent) as folder:
+        path = Path(folder) / Path(frame).stem
+        pull(origin.url, path)
+        yield path
 
 
 class _Work:

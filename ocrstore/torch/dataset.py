@@ -22,6 +22,7 @@ from ocrstore.errors import (
     UnknownRowError,
 )
 from ocrstore.schema import IMAGE
+from ocrstore.store import local_path
 from ocrstore.torch.annotations import is_annotated
 from ocrstore.torch.batch import Batch, Sample
 from ocrstore.torch.collate import (
@@ -85,14 +86,18 @@ class OCRStoreDataset(Dataset[Sample]):
         max_row_nbytes: int | None = None,
         normalize: bool = False,
         numpy: bool = False,
+        cache: str | os.PathLike[str] | None = None,
+        cache_limit: str | int | None = None,
+        ahead_bytes: str | int | None = None,
     ) -> None:
         """Open stores.
 
         Args:
             paths: A store, the folder of a data set of many stores (or the `dataset.json` in it),
-                a pattern such as `"train-*.ocrs"`, or several of these; or a dict from any of these
-                to the shares that they have in an epoch of training, such as `{"synth/": 0.3,
-                "icdar/": 0.7}`. The data set has all their rows; the samplers obey the shares.
+                the URL of either (s3://, gs://, az://, https://, file://), a pattern such as
+                `"train-*.ocrs"`, or several of these; or a dict from any of these to the shares
+                that they have in an epoch of training, such as `{"synth/": 0.3, "icdar/": 0.7}`.
+                The data set has all their rows; the samplers obey the shares.
             view: The name of a stored view; the default view if not given.
             columns: The columns of the view to read; all if not given.
             expect: The recipe (or its fingerprint) that must have made the view; a recipe may
@@ -113,6 +118,11 @@ class OCRStoreDataset(Dataset[Sample]):
                 and maps and masks as float32, for code that normalises nowhere. Four times the
                 memory of uint8; `DBNet` and the like normalise uint8 on their device.
             numpy: Hand out arrays in place of tensors. They stay on the host.
+            cache: With URLs: the folder on this machine for what is fetched, for all processes
+                of a node; by default the variable OCRSTORE_CACHE, else one in the user's cache.
+            cache_limit: With URLs: the most bytes of the folder, such as "500GB". Beyond it a
+                store is kept only while it is in use.
+            ahead_bytes: With URLs: the most bytes that are being fetched at once, 256 MiB at first.
 
         Raises:
             SchemaError: `normalize`, and the store has no recipe; shares that do not add up to 1.
@@ -133,13 +143,14 @@ class OCRStoreDataset(Dataset[Sample]):
                 " `ocrstore build --targets module:function`"
             )
         names = None if columns is None else tuple(columns)
+        remote = {"cache": cache, "cache_limit": cache_limit, "ahead_bytes": ahead_bytes}
         view_name = None if view is None else str(view)
         self.shares = _check_shares(paths)
         """The share of each set in an epoch of training; empty if sets are not mixed."""
         found = [expand(path) for path in self.shares] or [expand(paths)]
         sets = [
             open_set(
-                path,
+                os.fspath(local_path(path, **remote)),
                 view=view_name,
                 columns=names,
                 strategy=memory,
@@ -162,9 +173,9 @@ class OCRStoreDataset(Dataset[Sample]):
         self._map_params = map_params
         self._targets = targets
         self._prepare()
-        starts = np.cumsum([0, *(sum(opened.lengths) for opened in sets)])
-        ends = np.cumsum([0, *map(len, found)])
-        self.sets = list(itertools.pairwise(starts[ends].tolist()))
+        lengths = map(len, sets)
+        counts = [sum(itertools.islice(lengths, len(group))) for group in found]
+        self.sets = list(itertools.pairwise(itertools.accumulate(counts, initial=0)))
         """[first, last) of the rows of each set; there is one if sets are not mixed."""
         names_in_use = ", ".join(sets[0].names)
         _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
@@ -293,7 +304,7 @@ class OCRStoreDataset(Dataset[Sample]):
         store_rows = rows - self._starts[store_of]
         numbers = store_of.tolist()
         used = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
-        views = [self.views[number] for number in used] or [self.views[0]]
+        views = self.views.at(used) or [self.views[0]]
         several = np.array([used[number] for number in numbers]) if len(views) > 1 else None
         return RowRefs(views, store_rows, store_of=several, dataset_rows=rows)
 
@@ -309,6 +320,8 @@ class OCRStoreDataset(Dataset[Sample]):
         return computed
 
     def _compute_all(self, rows: IntArray) -> list[Computed]:
+        if self.is_remote:
+            self.fetch_ahead(rows)
         return [self._compute(row) for row in rows.tolist()]
 
     def _read_next_batch_ahead(self, rows: IntArray) -> None:
@@ -338,7 +351,17 @@ class OCRStoreDataset(Dataset[Sample]):
     def read_ahead(self, rows: npt.NDArray[np.int64]) -> None:
         """Read rows into the page cache in the background."""
         for view, _, store_rows in self._refs(rows).groups():
-            view.read_ahead(store_rows)
+            view.read_ahead(store_rows, names=self._reads(view))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether rows are fetched from a URL, so that it helps to know which come next."""
+        return any(one.is_remote for one in self.views.sets)
+
+    def fetch_ahead(self, rows: npt.NDArray[np.int64]) -> None:
+        """Have rows fetched in the background that will soon be needed, if they are behind URLs."""
+        for view, _, store_rows in self._refs(rows).groups():
+            view.fetch_ahead(self._reads(view), store_rows)
 
     def _reads(self, one: ViewOutline) -> tuple[str, ...]:
         """Return the columns that samples are made of."""
@@ -434,7 +457,7 @@ def expand(paths: Paths) -> list[str]:
             raise NotAStoreError("a path is empty: expected a path, several, or a pattern.")
     found: list[str] = []
     for path in [os.fspath(path) for path in given]:
-        if os.path.exists(path) or not glob.has_magic(path):  # noqa: PTH110  # strings throughout
+        if "://" in path or os.path.exists(path) or not glob.has_magic(path):  # noqa: PTH110  # strings throughout
             found.append(path)
             continue
         matches = sorted(glob.glob(path, recursive=True))  # noqa: PTH207  # absolute patterns, too

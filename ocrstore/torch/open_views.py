@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 from ocrstore.catalog import Catalog, find_catalog, read_catalog
@@ -53,6 +53,9 @@ class ShardedView(ViewOutline):
         found = self.opened.get(number)
         if found is None or len(self.lengths) > self._max_open:
             # single steps without a lock: a thread of the parent might hold it at a fork
+            if self.is_remote:  # the disk has room again when nobody maps what was removed
+                for other in [key for key, view in list(self.opened.items()) if view.is_removed]:
+                    self.opened.pop(other, None)
             found = self.opened.pop(number, None) or self._open(number)
             self.opened[number] = found
             while len(self.opened) > self._max_open:
@@ -72,6 +75,7 @@ class ShardedView(ViewOutline):
                 store.path, f"has other views than {self.path} says. Run `ocrstore build` again"
             )
         # the same objects for all shards: batches of several compare them by identity
+        opened.stored_view, opened.columns = self.stored_view, self.columns
         opened.names, opened.specs = self.names, self.specs
         return opened
 
@@ -111,10 +115,15 @@ class Views(Sequence[StoreView]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[each] for each in range(len(self))[number]]
-        if not 0 <= number < self._ends[-1]:
-            number = range(len(self))[number]  # raises an IndexError, or counts from the end
-        place = bisect.bisect_right(self._ends, number) if len(self._ends) > 1 else 0
+        number = range(len(self))[number]  # raises an IndexError, or counts from the end
+        place = bisect.bisect_right(self._ends, number)
         return self.sets[place].shard(number - (self._ends[place - 1] if place else 0))
+
+    def at(self, numbers: Iterable[int]) -> list[StoreView]:
+        """Return those of some numbers, which are not negative; for every batch, so it is quick."""
+        if len(self.sets) == 1:
+            return [self.sets[0].shard(number) for number in numbers]
+        return [self[number] for number in numbers]
 
 
 _open_sets: weakref.WeakValueDictionary[ViewRef, ViewSet] = weakref.WeakValueDictionary()

@@ -25,6 +25,8 @@ Uneven = Literal["exact", "pad", "drop"]
 IntArray = npt.NDArray[np.int64]
 
 _STATE_VERSION = 2
+_ANNOUNCED = 128
+"""So many rows at a time are announced to a data set that fetches them."""
 
 
 class ReadsAhead(Protocol):
@@ -207,17 +209,17 @@ class ResumableSampler(DistributedSampler[Any]):
         sequence = self._sequence()
         earlier = self._earlier.get(self.epoch, [])
         left: IntArray | None = None
-        for turn, (world, drawn) in enumerate(earlier):
+        for number, (world, drawn) in enumerate(earlier):
             found = []
             for node in range(world.nodes):
-                places, _ = self._arranged(sequence, world, node, left, turn)
+                places, _ = self._arranged(sequence, world, node, left, number)
                 found.append(places[drawn * len(world.ranks(node)) :])
             left = np.sort(np.concatenate(found))
         places, window = self._arranged(sequence, self.world, self._node, left, len(earlier))
         return Order(sequence[places], window)
 
     def _arranged(
-        self, sequence: IntArray, world: World, node: int, left: IntArray | None, turn: int
+        self, sequence: IntArray, world: World, node: int, left: IntArray | None, resumed: int
     ) -> tuple[IntArray, IntArray]:
         """Return what a node draws, as places in the sequence, and the windows they are in.
 
@@ -226,19 +228,21 @@ class ResumableSampler(DistributedSampler[Any]):
             world: The ranks and nodes that draw.
             node: One of the nodes.
             left: The places that others have left of this epoch, in order; None: all.
-            turn: How many worlds have drawn from this epoch before.
+            resumed: How many worlds have drawn from this epoch before.
         """
-        random = np.random.default_rng((self.seed, self.epoch, turn, node))
-        parts, windows, when = [], [], []
+        random = np.random.default_rng((self.seed, self.epoch, resumed, node))
+        parts, windows = [], []
         begun = 0
         for places in self._pieces(sequence, world, node, left):
             order, window = self._arrange(sequence[places], random)
             parts.append(places[order])
             windows.append(window + begun)
             begun += int(window.max(initial=-1)) + 1
-            # each set is spread evenly over the epoch
-            when.append((np.arange(len(places)) + random.random(len(places))) / len(places))
-        merged = np.argsort(np.concatenate(when)) if len(parts) > 1 else slice(None)
+        if len(parts) == 1:
+            return parts[0], windows[0]
+        # each set is spread evenly over the epoch
+        when = [(np.arange(len(part)) + random.random(len(part))) / len(part) for part in parts]
+        merged = np.argsort(np.concatenate(when))
         return np.concatenate(parts)[merged], np.concatenate(windows)[merged]
 
     def _arrange(self, rows: IntArray, random: np.random.Generator) -> tuple[IntArray, IntArray]:
@@ -284,7 +288,7 @@ class ResumableSampler(DistributedSampler[Any]):
 
     def _drawn(self, order: Order, first: int) -> Iterator[int]:
         """Yield the rows of this rank from the `first` on."""
-        yield from self._share(order)[first:].tolist()
+        yield from _announced(self.dataset, self._share(order)[first:])
 
     def __iter__(self) -> Iterator[int]:
         # a generator: this runs at the first draw, because loaders make iterators they do not use
@@ -452,9 +456,9 @@ class WindowShuffleSampler(ResumableSampler):
         )
         # shards in random order, `window` at a time, and the groups of these in random order
         block = random.permutation(len(shards))[shard] // self.window
-        turn = np.empty(len(groups), np.int64)
-        turn[np.lexsort((random.permutation(len(groups)), block))] = np.arange(len(groups))
-        window = turn[group] // self.window
+        place = np.empty(len(groups), np.int64)
+        place[np.lexsort((random.permutation(len(groups)), block))] = np.arange(len(groups))
+        window = place[group] // self.window
         order = np.lexsort((random.permutation(len(rows)), window))
         return order, window[order]
 
@@ -478,6 +482,17 @@ class WindowShuffleSampler(ResumableSampler):
                     threading.Thread(target=read, args=(rows,), daemon=True).start()
                 asked += 1
             yield row
+
+
+def _announced(dataset: Any, rows: IntArray) -> Iterator[int]:
+    """Yield rows; a data set behind a URL is told in time which of them come next."""
+    parts = [rows[start : start + _ANNOUNCED] for start in range(0, len(rows), _ANNOUNCED)]
+    for number, part in enumerate(parts):
+        if getattr(dataset, "is_remote", False):
+            for coming in parts[:2] if number == 0 else parts[number + 1 : number + 2]:
+                # it may have to open shards
+                threading.Thread(target=dataset.fetch_ahead, args=(coming,), daemon=True).start()
+        yield from part.tolist()
 
 
 def _nodes_of_job() -> int:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -26,12 +26,15 @@ from ocrstore.format.mapped_file import MappedFile
 from ocrstore.format.row_groups import group_bounds
 from ocrstore.metadata import readable_build
 from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
-from ocrstore.store import Store, StoredColumn, open_store
+from ocrstore.store import Store, StoredColumn, is_local_copy, open_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
 from ocrstore.torch.memory.parallel_copy import Source, decode_rows
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.views import Described, StoredView, stored_views
+
+if TYPE_CHECKING:
+    from ocrstore.remote.presence import Presence
 
 
 class ViewRef(NamedTuple):
@@ -82,6 +85,11 @@ class ViewOutline:
         recipe = self.stored_view.recipe_json
         return tuple(recipe["mean"]), tuple(recipe["std"])
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether its rows are fetched from a URL."""
+        return is_local_copy(self.path)
+
 
 class StoreView(ViewOutline):
     """The columns of one view of one open store. Thread-safe; works on after a fork.
@@ -108,7 +116,10 @@ class StoreView(ViewOutline):
         self._mapping = mapping
         self._snapshot = store.snapshot
         self._times = mapping.times
-        self._data: AnyArray = np.frombuffer(mapping.buffer, np.uint8)
+        self._presence = cast("Presence | None", store.presence)  # a view is of one store
+        self._rows = mapping if self._presence is None else self._presence.attached()
+        """The mapped file that the rows are in: that of the store unless it is behind a URL."""
+        self._data: AnyArray = np.frombuffer(self._rows.buffer, np.uint8)
         # held from the start: the path may lead to another file later, compacted for example
         self._handle = self._open_own()
         self._handle_pid = os.getpid()
@@ -117,17 +128,47 @@ class StoreView(ViewOutline):
         self._lock = threading.Lock()
         self._probes = probes or page_cache.ProbeSchedule()
         # weak: a cycle would keep the file open until the garbage collector runs
-        open_file = weakref.WeakMethod(self.open_file)
-        self.memory = {
-            name: ColumnMemory(
-                partial(_called, open_file),
-                self._data,
-                _layout(self._stored[name]),
-                strategy=ref.strategy,
-            )
-            for name, column in self.columns.items()
-            if store.columns[column].is_raw and store.columns[column].is_fixed
+        self.memory = self._make_memory(
+            partial(_called, weakref.WeakMethod(self.open_file)), self._data
+        )
+        self._fetched = self._rows, self.memory
+
+    def _make_memory(
+        self,
+        open_file: Callable[[], FileHandle],
+        data: AnyArray,
+        *,
+        strategy: Strategy | None = None,
+    ) -> dict[str, ColumnMemory]:
+        strategy = strategy or self.ref.strategy
+        return {
+            name: ColumnMemory(open_file, data, _layout(column), strategy=strategy)
+            for name, column in self._stored.items()
+            if self.specs[name].is_raw and self.specs[name].is_fixed
         }
+
+    def _memory_of(self, name: str, rows: IntArray) -> ColumnMemory | None:
+        """Return the memory that has rows of a raw column; behind a URL, fetch them first."""
+        self.check()
+        if self._presence is None or name not in self.memory:
+            return self.memory.get(name)
+        return self._memory_in(self._presence.need(self.columns[name], rows))[name]
+
+    def _memory_in(self, mapping: MappedFile) -> dict[str, ColumnMemory]:
+        """Return the memory of a file that rows were fetched into.
+
+        It is another file than before if the cache was full: the old one was removed.
+        """
+        rows, memory = self._fetched
+        if mapping is not rows:
+            data = np.frombuffer(mapping.buffer, np.uint8)
+            handle = _open_same(mapping)
+            if handle is None:  # removed as well by now: what is mapped can be copied
+                return self._make_memory(self.open_file, data, strategy="copy")
+            memory = self._make_memory(lambda: handle, data)
+            self._rows, self._data, self._handle = mapping, data, handle
+            self.memory, self._fetched = memory, (mapping, memory)
+        return memory
 
     def __len__(self) -> int:
         return len(self.store)
@@ -212,8 +253,7 @@ class StoreView(ViewOutline):
 
     def take(self, name: str, rows: IntArray) -> AnyArray | list[AnyArray]:
         """Return rows of a column as writable memory; a list if their shapes differ."""
-        self.check()
-        memory = self.memory.get(name)
+        memory = self._memory_of(name, rows)
         if memory is not None:
             return memory.take(rows)
         column = self.column(name)
@@ -225,8 +265,7 @@ class StoreView(ViewOutline):
 
     def copy(self, name: str, rows: IntArray, out: AnyArray) -> None:
         """Copy or decode rows of a column of fixed shape straight into `out`."""
-        self.check()
-        memory = self.memory.get(name)
+        memory = self._memory_of(name, rows)
         if memory is not None:
             memory.copy(rows, out)
         else:
@@ -234,7 +273,8 @@ class StoreView(ViewOutline):
 
     def source(self, name: str, row: int) -> Source:
         """Return what `copy` makes a row of: its array in the file, or where to decode it from."""
-        memory = self.memory.get(name)
+        local = self._presence is None
+        memory = self.memory.get(name) if local else self._memory_of(name, np.array([row]))
         return (self.column(name), row) if memory is None else memory.in_file(row)
 
     def ranges(
@@ -258,10 +298,30 @@ class StoreView(ViewOutline):
 
     def load(self, rows: IntArray) -> None:
         """Read rows into the page cache; returns when they are there."""
+        self._fetch(self.names, rows)
         page_cache.load(self.open_file(), self._data, self._not_cached(rows))
 
-    def read_ahead(self, rows: IntArray) -> None:
-        """Read rows into the page cache in the background."""
+    def _fetch(self, names: tuple[str, ...], rows: IntArray) -> None:
+        """Have rows of a store behind a URL on this node; returns when they are."""
+        if self._presence is not None:
+            columns = [self.columns[name] for name in names]
+            self._memory_in(self._presence.need_all(columns, rows))
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the rows of a store behind a URL were removed, to make room in the cache."""
+        return self._presence is not None and self._presence.is_removed
+
+    def fetch_ahead(self, names: tuple[str, ...], rows: IntArray) -> bool:
+        """Have rows fetched in the background; return False if all are on this node."""
+        if self._presence is None:
+            return False
+        return self._presence.want([self.columns.get(name, name) for name in names], rows)
+
+    def read_ahead(self, rows: IntArray, *, names: tuple[str, ...] | None = None) -> None:
+        """Read rows of all or some columns into the page cache in the background."""
+        if self.fetch_ahead(names or self.names, rows):
+            return  # what is fetched is in the page cache, too
         page_cache.read_ahead(self.open_file(), self._data, self._not_cached(rows))
 
     def _not_cached(self, rows: IntArray) -> list[tuple[int, int]]:
@@ -281,6 +341,7 @@ class StoreView(ViewOutline):
         rows = np.arange(len(self), dtype=np.int64)
         if len(rows):
             self.check()
+            self._fetch(names, rows)
             ranges = self.ranges(rows, names=names)
             page_cache.load(self.open_file(), self._data, ranges, progress=progress)
 
@@ -340,18 +401,23 @@ class StoreView(ViewOutline):
 
     def _open_own(self) -> FileHandle | None:
         """Open the path; None if it does not lead to the file that is mapped."""
-        try:
-            handle = FileHandle(self.path)
-        except FileNotFoundError:
-            return None
-        return handle if self._is_own(handle.fd) else None
+        return _open_same(self._rows)
 
     def _is_own(self, descriptor: int) -> bool:
         try:
             status = os.fstat(descriptor)
         except OSError:  # closed
             return False
-        return _is_at(status, self._mapping)
+        return _is_at(status, self._rows)
+
+
+def _open_same(mapping: MappedFile) -> FileHandle | None:
+    """Open the file that is mapped; None if its path does not lead to it any more."""
+    try:
+        handle = FileHandle(mapping.path)
+    except FileNotFoundError:
+        return None
+    return handle if _is_at(os.fstat(handle.fd), mapping) else None
 
 
 def _is_at(status: os.stat_result, mapping: MappedFile) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.remote.local_copies import fetchers, make_large, upload
 from tests.remote.servers import (
     SETTINGS,
     Proxy,
@@ -44,3 +46,25 @@ def bucket(s3_server: str, proxy: Proxy) -> str:
     name = f"bucket-{next(_NUMBERS)}"
     make_bucket(s3_server, name)
     return f"s3://{name}"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder; its fetcher is ended after the test."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("OCRSTORE_CACHE", str(folder))
+    yield folder
+    for fetcher in fetchers(folder):
+        fetcher.kill()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A store of some 6 MB."""
+    return make_large(tmp_path / "train.ocrs")
+
+
+@pytest.fixture
+def url(s3_server: str, bucket: str, source: Path) -> str:
+    """The URL of the same store in a bucket."""
+    return upload(s3_server, f"{bucket}/train.ocrs", source)

@@ -13,7 +13,7 @@ from tools.bench.prepared import Prepared, pack_polygons, read, unpack_polygons
 TITLE = "LitData"
 REQUIREMENTS = (
     "litdata==0.2.76",
-    "boto3==1.43.42",
+    "boto3==1.44.3",
     "filelock==4.2.10",
     "lightning-utilities==0.15.3",
     "obstore==0.12.1",
