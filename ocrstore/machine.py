@@ -58,6 +58,15 @@ def usable_cpus(*, root: Path = Path("/")) -> int:
     return max(1, min(cpus, math.ceil(quota)) if quota else cpus)
 
 
+def unfinished_nbytes(workers: int) -> int:
+    """Return the bytes of samples that may be in memory at once: in work, or waiting for a writer.
+
+    Enough for each worker to have a picture of 12 megapixels, and few enough for two workers to
+    stay under 500 MB with everything else that a build or an export needs.
+    """
+    return min(48_000_000 * max(workers, 1), 512_000_000)
+
+
 def _cgroup_quota(root: Path) -> float | None:
     """Return the processors that the cgroup may use; None if unlimited."""
     try:

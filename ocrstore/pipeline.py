@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.errors import OCRStoreError, SchemaError, needs
+from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
 from ocrstore.geometry import Geometry, Matrix, Pixels, transform_points
 
 # albumentations has float32 points: a resolution of 1/4000 pixel at 7000 pixels, several steps
@@ -427,6 +428,7 @@ def _run(leaves: list[Mapping[str, Any]], size: tuple[int, int]) -> tuple[int, i
     changed_by = ""
     for leaf in leaves:
         name = short_name(leaf)
+        _check_view_nbytes(leaf, pixels)
         points = grid_points((pixels.shape[0], pixels.shape[1]))
         transform = make_transform(leaf)
         stage = compose([transform])
@@ -467,6 +469,43 @@ def _run(leaves: list[Mapping[str, Any]], size: tuple[int, int]) -> tuple[int, i
             "std of the recipe, and their channel order needs no copy"
         )
     return pixels.shape[0], pixels.shape[1]
+
+
+def _check_view_nbytes(leaf: Mapping[str, Any], pixels: Pixels) -> None:
+    """Raise SchemaError if a transform would make too large a picture, before it is allocated.
+
+    The size is found by the arguments that albumentations has for it; rather too large than too
+    small where several play together.
+    """
+
+    def given(*names: str) -> float:
+        return max(_largest(leaf.get(name)) for name in names)
+
+    height, width = pixels.shape[:2]
+    pick = max if short_name(leaf) == "SmallestMaxSize" else min
+    sides = leaf.get("max_size_hw") or (leaf.get("max_size"), leaf.get("max_size"))
+    ratios = [_largest(to) / side for to, side in zip(sides, (height, width), strict=True) if to]
+    scale = max([pick(ratios, default=1.0), given("scale"), 1 + given("scale_limit")])
+    scale = max(1.0, scale, 1 + 2 * given("percent"))
+    border = 2 * given("padding", "px")
+    tall = given("height", "min_height", "y_max", "pad_height_divisor", "size")
+    wide = given("width", "min_width", "x_max", "pad_width_divisor", "size")
+    tall, wide = max(tall, height * scale + border), max(wide, width * scale + border)
+    if tall * wide * 3 > DEFAULT_MAX_ROW_NBYTES:
+        raise SchemaError(
+            f"{short_name(leaf)} would make {round(wide)}x{round(tall)} pixels of a picture of "
+            f"{width}x{height}, {round(tall * wide * 3)} bytes; the limit for a view is "
+            f"{DEFAULT_MAX_ROW_NBYTES} bytes. Use a smaller size"
+        )
+
+
+def _largest(argument: Any) -> float:
+    """Return the largest number in an argument; 0 if it has none."""
+    if isinstance(argument, Mapping):
+        argument = list(argument.values())
+    if isinstance(argument, (list, tuple)):
+        return max(map(_largest, argument), default=0.0)
+    return float(argument) if isinstance(argument, (int, float)) else 0.0
 
 
 def _probe(size: tuple[int, int]) -> Pixels:

@@ -104,13 +104,15 @@ class SlotWriter:
 
     def take(self, nbytes: int) -> tuple[Ticket, memoryview]:
         """Return a free slot of at least `nbytes` and its memory; a new one if all are in use."""
-        free = (slot for slot in self._slots if slot.memory[0] == _FREE)
-        slot = next(free, None)
+        free = [slot for slot in self._slots if slot.memory[0] == _FREE]
         try:
-            if slot is None:
-                slot = _OwnSlot(self.name, len(self._slots), self._folder)
-                self._slots.append(slot)
+            if not free:
+                free.append(_OwnSlot(self.name, len(self._slots), self._folder))
+                self._slots += free
+            slot, *unused = free
             slot.resize(nbytes, self._keep_nbytes)
+            for other in unused:  # large ones give their memory back
+                other.resize(0, self._keep_nbytes)
         except OSError as exc:
             # a limit on file sizes holds for memory without a file, too
             raise WriteError(

@@ -7,7 +7,6 @@ columns their files are one file, mapped in parts: shards are mapped when rows o
 from __future__ import annotations
 
 import bisect
-import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -106,9 +105,7 @@ def take_set_snapshot(place: str | os.PathLike[str], *, generation: int | None =
         samples=len(catalog),
         groups=sum(count for shard in catalog.shards for count, _ in shard.row_groups),
         columns=catalog.columns,
-        fingerprint=hashlib.sha256(
-            "".join(shard.fingerprint for shard in catalog.shards).encode()
-        ).hexdigest(),
+        fingerprint=catalog.fingerprint,
         history=(),
         metadata={**catalog.metadata, **({"build": {**build, **known}} if build else {})},
         version=needed_version(catalog.columns),

@@ -40,7 +40,7 @@ geometry      : errors
 sources       : annotation errors keys problems | decode
 decode        : errors format geometry
 maps          : buffers errors schema
-pipeline      : errors geometry
+pipeline      : errors format geometry
 pipeline_json : errors pipeline
 targets       : errors keys schema
 recipe        : errors format geometry maps metadata schema targets views | pipeline pipeline_json

@@ -1,6 +1,7 @@
 """`ocrstore.dali`, where DALI is installed; `test_environments.py` sees to that."""
 
 import io
+import json
 
 import cv2
 import numpy as np
@@ -11,9 +12,12 @@ from torch.utils.data import DataLoader
 
 pytest.importorskip("nvidia.dali", reason="DALI is not installed")
 
+from nvidia.dali import fn, pipeline_def
+
 import ocrstore
 from ocrstore.augment import BasicAugmentation
 from ocrstore.dali import DALILoader, pipeline
+from ocrstore.decode import decode
 from ocrstore.errors import CorruptStoreError, DecodeError, SchemaError
 from ocrstore.torch import OCRStoreDataset, ResumableSampler
 
@@ -363,6 +367,35 @@ def test_lightning_takes_it(stores, tmp_path):
     seen.clear()
     fit(tmp_path / "step=4.ckpt")
     assert seen == whole[4:]
+
+
+@pytest.mark.parametrize("kind", ["raw", "file"])
+def test_dali_reads_exported_shards(stores, tmp_path, kind):
+    """`readers.webdataset` gives every picture with its annotation and map; DALI decodes it."""
+    out = tmp_path / "out"
+    ocrstore.export(stores / f"{kind}.ocrs", to="webdataset", out=out, shard_size=2_000_000)
+    shards = sorted(map(str, out.glob("*.tar")))
+    assert len(shards) > 1
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def reading():
+        file, record, prob_map = fn.readers.webdataset(
+            paths=shards,
+            ext=["jpg;png", "json", "prob_map.npy"],
+            missing_component_behavior="error",
+        )
+        return file, fn.decoders.image(file, device="cpu"), record, prob_map
+
+    built = reading()
+    built.build()
+    store = ocrstore.open(stores / f"{kind}.ocrs")
+    for key in store.keys:
+        file, picture, record, prob_map = (output.at(0) for output in built.run())
+        given = json.loads(record.tobytes())
+        assert given["key"] == key and given["polygons"]
+        assert np.array_equal(decode(file.tobytes()).pixels, store["image"][key])
+        assert np.abs(picture.astype(int) - store["image"][key]).mean() < 1.5
+        assert np.array_equal(np.load(io.BytesIO(prob_map.tobytes())), store["prob_map"][key])
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import ocrstore
+from tools.bench.peers import ffcv
 from tools.lowest import lowest
 
 pytestmark = pytest.mark.slow
@@ -45,6 +47,12 @@ class Environment:
         """Install packages."""
         done = self.run("-m", "pip", "install", "--quiet", *arguments)
         assert done.returncode == 0, done.stderr
+
+    def share_ours(self):
+        """Let it import what it lacks from this environment; after installing all it needs."""
+        place = self.run("-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])")
+        ours = sysconfig.get_paths()["purelib"]
+        (Path(place.stdout.strip()) / "zz_ours.pth").write_text(ours + "\n")
 
     def has(self, package):
         """Tell whether a distribution is installed."""
@@ -166,12 +174,48 @@ def test_dali(tmp_path):
     done = environment.run("-m", "pip", "install", "-q", "--constraint", PINNED, wanted)
     if done.returncode:
         pytest.skip("pip cannot install DALI here")
-    # after the installation, for which only the environment itself counts
-    place = environment.run("-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])")
-    ours = sysconfig.get_paths()["purelib"]
-    (Path(place.stdout.strip()) / "zz_ours.pth").write_text(ours + "\n")
+    environment.share_ours()
     tests = ROOT / "tests" / "test_dali.py"
     options = ["-q", "-p", "no:cacheprovider", "-m", "not gpu"]
     done = environment.run("-m", "pytest", *options, tests, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-4000:]
     assert "passed" in done.stdout and "skipped" not in done.stdout
+
+
+BETON = """
+import numpy as np
+from ffcv.fields import JSONField, RGBImageField
+from ffcv.writer import DatasetWriter
+class Old:
+    def __len__(self):
+        return 3
+    def __getitem__(self, row):
+        pixels = np.full((48, 64, 3), (row, 9, 80), np.uint8)
+        box = [1, 1, 40, 1, 40, 20, 1, 20]
+        return pixels, {"name": f"sub/{row}.png", "polygons": [box], "texts": ["ö"]}
+fields = {"image": RGBImageField(write_mode="raw"), "annotation": JSONField()}
+DatasetWriter("old.beton", fields, num_workers=1).from_indexed_dataset(Old())
+"""
+
+
+def test_ffcv(tmp_path):
+    """The lines of the migration guide, with FFCV compiled in an environment of its own."""
+    needed = ["pkg-config", "--exists", *ffcv.LIBRARIES]
+    if shutil.which("pkg-config") is None or subprocess.run(needed, check=False).returncode:
+        pytest.skip(f"FFCV has to be compiled, which needs {', '.join(ffcv.LIBRARIES.values())}")
+    environment = Environment(tmp_path)
+    source, *others = ffcv.REQUIREMENTS
+    environment.install("--constraint", PINNED, "numpy", *others)
+    environment.install("--no-deps", "--no-build-isolation", source)
+    environment.share_ours()
+    guide = (ROOT / "docs" / "migration.md").read_text("utf-8").partition("## From FFCV")[2]
+    lines = re.search(r"```python\n(.*?)```", guide, re.S)[1]
+    for script in (BETON, lines):
+        done = environment.run("-c", script, PYTHONPATH=str(ROOT))
+        assert done.returncode == 0, done.stderr[-3000:]
+    with ocrstore.open(tmp_path / "from_ffcv.ocrs") as store:
+        assert store.keys == ("sub/0.png", "sub/1.png", "sub/2.png")
+        for row in range(3):
+            assert store["image"][row][5, 5].tolist() == [row, 9, 80]
+            assert store.attributes(row)["polygons"] == [[1, 1, 40, 1, 40, 20, 1, 20]]
+            assert store.attributes(row)["texts"] == ["ö"]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 
 import cv2
 import numpy as np
@@ -115,6 +116,35 @@ def test_random_pipelines_are_refused_by_name(name):
     """The message names the transform that rolls the dice, wherever it stands."""
     with pytest.raises(SchemaError, match=rf"^{name} is random"):
         check(*RANDOM[name])
+
+
+HUGE = {
+    "LongestMaxSize": A.LongestMaxSize(max_size=64000),
+    "SmallestMaxSize": A.SmallestMaxSize(max_size_hw=(None, 64000)),
+    "Resize": A.Resize(30000, 30000),
+    "PadIfNeeded": A.PadIfNeeded(40000, 40000),
+    "Pad": A.Pad(20000),
+    "CenterCrop": A.CenterCrop(40000, 40000, pad_if_needed=True),
+    "RandomScale": A.RandomScale((30, 30), p=1),
+    "Affine": A.Affine(scale=40, fit_output=True, p=1),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_view_larger_than_a_row_may_be_is_refused_before_it_is_allocated(name):
+    """No probe picture of gigabytes is made; numpy and OpenCV never see the size."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(SchemaError, match=rf"^{name} would make .* the limit for a view is"):
+            check(HUGE[name])
+        assert tracemalloc.get_traced_memory()[1] < 300e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_large_views_below_the_limit_are_accepted():
+    """The bound does not refuse what fits."""
+    assert check(A.LongestMaxSize(max_size=4000), A.PadIfNeeded(4000, 4000)) == (4000, 4000)
 
 
 def test_checking_leaves_the_global_generators_alone():

@@ -58,6 +58,21 @@ def test_slots_shrink():
         reader.receive(ticket)
 
 
+@needs_memory_files
+def test_unused_slots_shrink():
+    """Large slots that were needed at once are returned when one of them is enough."""
+    writer, reader = SlotWriter(keep_nbytes=50_000), SlotReader(os.getpid())
+    first, second = (writer.take(2_000_000)[0] for _ in range(2))
+    for ticket in (first, second):
+        reader.receive(ticket)  # and free again
+    again, _ = writer.take(2_000_000)
+    assert again.slot == first.slot and os.fstat(second.file).st_size == PAGE
+    held = reader.receive(again)
+    grown, memory = writer.take(2_000_000)
+    memory[1_999_999] = 7
+    assert grown.slot == second.slot and reader.receive(grown)[-1] == 7 and len(held) == 2_000_000
+
+
 def test_nothing_fits_into_an_empty_slot(writer):
     """Arrays without elements need no room."""
     placed = place({"a": (np.dtype("f4"), (0, 3))})

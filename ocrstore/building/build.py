@@ -17,12 +17,12 @@ from ocrstore.building.build_dataset import (
     execute_dataset,
     parts_with_stores,
     plan_dataset,
-    run_here,
 )
 from ocrstore.building.build_report import BuildReport
 from ocrstore.building.frames import decide_rule, recorded_rule
 from ocrstore.building.plan import BuildPlan, plan_build
 from ocrstore.building.run import Options, Progress, execute
+from ocrstore.building.shard_workers import run_here
 from ocrstore.building.view_size import AUTO, Tell, choose_size, source_scenes
 from ocrstore.catalog import find_catalog, read_catalog
 from ocrstore.decode import DEFAULT_MAX_PIXELS

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from ocrstore.annotation import AnnotationReader, Problem
 from ocrstore.building.build_report import BuildReport, describe_problems
 from ocrstore.building.derive import FrameRule
 from ocrstore.building.estimate import mean_sample_nbytes
-from ocrstore.building.plan import ShardFacts, lost_annotations, not_its_folder
+from ocrstore.building.mistaken_source import lost_annotations, not_its_folder
+from ocrstore.building.plan import ShardFacts
 from ocrstore.building.run import (
-    BuildProgress,
     Options,
     attribute_schema,
     describe_source,
@@ -33,11 +33,11 @@ from ocrstore.building.shard import (
     Failed,
     Made,
     ShardJob,
-    build_shard,
     describe_views,
     divide,
     find_shard,
 )
+from ocrstore.building.shard_workers import run_here
 from ocrstore.building.view_size import SAMPLES, Scene, measure_views, spread
 from ocrstore.catalog import CATALOG, Catalog, Shard, read_catalog, write_catalog
 from ocrstore.decode import DECODER_FAMILIES
@@ -309,24 +309,6 @@ def _reasons(
 
 
 # --- the work
-
-
-def run_here(jobs: Sequence[ShardJob], options: Options) -> Iterator[Made]:
-    """Make shards one after the other, each with all workers."""
-    total = sum(len(job.source) for job in jobs)
-    before = now = BuildProgress(0, total, 0, 0)
-
-    def tell(done: BuildProgress) -> None:
-        nonlocal now
-        now = BuildProgress(
-            before.done + done.done, total, before.lost + done.lost, before.notes + done.notes
-        )
-        if options.progress is not None:
-            options.progress(now)
-
-    for job in jobs:
-        yield build_shard(replace(job, options=replace(options, progress=tell)))
-        before = replace(now, done=before.done + len(job.source))
 
 
 def execute_dataset(

@@ -15,7 +15,7 @@ from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.build import StrPath
 from ocrstore.building.derive import Derived, FileBytes, Job, Task, largest_picture
 from ocrstore.building.frames import recorded_rule
-from ocrstore.building.plan import lost_annotations, not_its_folder
+from ocrstore.building.mistaken_source import lost_annotations, not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS, decode
 from ocrstore.errors import SchemaError, SourceError
@@ -199,7 +199,7 @@ def _compare(
             live = np.frombuffer(live.data, np.uint8)
         else:  # a converted store: it had the pixels and not the file
             stored = store[name][row]
-            live = decode(live.data, max_pixels=live.shape[0] * live.shape[1]).pixels
+            live = decode(bytes(live.data), max_pixels=live.shape[0] * live.shape[1]).pixels
         result.compared_nbytes += live.nbytes
         message = _difference(stored, live)
         if message:

@@ -172,7 +172,7 @@ Reserve = Callable[[int], None]
 class FileBytes:
     """The bytes of a picture's file for the image column, and the shape they decode to."""
 
-    data: bytes
+    data: bytes | memoryview
     shape: tuple[int, ...]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,14 +21,14 @@ from ocrstore.building.derive import (
     read_picture,
 )
 from ocrstore.building.frames import reframed
+from ocrstore.building.mistaken_source import lost_annotations, not_its_folder
 from ocrstore.decode import DECODER_FAMILIES, format_by_name
 from ocrstore.errors import CorruptStoreError, SchemaError, SourceError
 from ocrstore.format.columns import Column
 from ocrstore.format.layout import MAX_ROW_NBYTES
 from ocrstore.format.resume import Unfinished, find_unfinished
-from ocrstore.keys import shown
 from ocrstore.metadata import build_record, readable_build
-from ocrstore.sources import Source, all_dialects
+from ocrstore.sources import Source
 from ocrstore.store import Store
 from ocrstore.views import IMPORTED, View, built_views, check_views, stored_columns
 
@@ -47,8 +46,6 @@ class ShardFacts:
 IN_PLACE = 256
 """Up to this many new and changed pictures, or half the store, are updated in place; for more, the
 whole store is rewritten, which leaves no dead space."""
-_MAY_GO = 0.1
-"""This share of the annotated pictures may lose their annotations without being asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,58 +130,6 @@ class BuildPlan:
         if self.action == "nothing":
             return "the store is up to date without it"
         return why_not(self.unfinished, self.token, in_place=self.action == "update")
-
-
-def not_its_folder(samples: int, images: Path | str) -> str:
-    """Return the message for a folder that has none of a store's samples."""
-    none = "the one sample" if samples == 1 else f"none of the {samples} samples"
-    is_not = "is not" if samples == 1 else "is"
-    return f"{none} of the store {is_not} in {images}; is it the right folder?"
-
-
-def lost_annotations(
-    stores: Iterable[Store], source: Source, build: Mapping[str, Any], *, what: str = "store"
-) -> str:
-    """Return the message if a source has no annotation for pictures whose polygons are stored.
-
-    That is how annotations look that were not found: a folder that moved, a forgotten
-    `--annotations`, a dialect that nobody registered. Empty for a single picture and for a small
-    share of them, unless no picture has polygons any more.
-
-    Args:
-        stores: The store, or the shards of a data set.
-        source: The source.
-        build: The record of the build.
-        what: What the message calls them.
-    """
-    there = set(source.keys)
-    annotated: dict[str, int] = {}
-    for store in stores:
-        found = AnnotationReader(store, strict=False).all_polygons().counts.tolist()
-        counts = zip(store.keys, found, strict=True)
-        annotated |= {key: count for key, count in counts if count and key in there}
-    lost = {key: n for key, n in annotated.items() if not source.has_annotation(key)}
-    if len(lost) < 2 or len(lost) <= _MAY_GO * len(annotated):
-        if not annotated or any(source[key].polygons for key in annotated):
-            return ""
-        lost = annotated  # there are files, but nothing in them
-    polygons = sum(lost.values())
-    recorded = build.get("source")
-    place = recorded.get("annotations") if isinstance(recorded, Mapping) else None
-    dialect = build.get("dialect")
-    message = (
-        f"the {what} has {polygons} polygon{'' if polygons == 1 else 's'} in {len(lost)} of "
-        f"these pictures, and the source has none for them ({source.description})."
-    )
-    options = ""
-    if isinstance(place, str):
-        gone = "" if Path(place).exists() else ", which does not exist now"
-        message += f" They were read from {shown(place)}{gone}."
-        options = f" --annotations {shlex.quote(shown(place))}"
-    if isinstance(dialect, str) and dialect not in [known.name for known in all_dialects()]:
-        message += f" Their dialect {shown(dialect)} is not registered now."
-    again = options or " --annotations PATH"
-    return f"{message} Give the annotations again, for example{again}"
 
 
 def plan_build(
@@ -565,7 +510,7 @@ def describe_interruption(target: Path, work: str) -> str:
     """Return as a sentence what an interrupted `work` ("build", "convert") leaves to resume."""
     found = find_unfinished(target)
     if found is None or _described(found.token).get("work") != work:
-        return "Nothing is kept yet: no row group (64 samples, or 256 MB) was complete."
+        return "Nothing is kept yet: no row group (64 samples, or 128 MB) was complete."
     if found.obstacle:
         return f"It cannot be resumed: {found.obstacle}."
     samples = "1 sample is" if found.samples == 1 else f"{found.samples} samples are"

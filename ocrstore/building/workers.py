@@ -24,7 +24,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -34,7 +34,7 @@ import numpy as np
 from ocrstore.annotation import Problem
 from ocrstore.building.derive import Derived, Deriver, FileBytes, Job, SkippedPictureError, Task
 from ocrstore.errors import OCRStoreError, WorkerDiedError
-from ocrstore.machine import memory_shortage
+from ocrstore.machine import memory_shortage, unfinished_nbytes
 from ocrstore.shared_slots import (
     Placed,
     SlotReader,
@@ -45,11 +45,10 @@ from ocrstore.shared_slots import (
     supported,
 )
 
-BUDGET_NBYTES = 512_000_000
 RESULTS_PER_WORKER = 8
 """Tasks of a worker that are given out, or done and not fetched yet."""
 _OUTSTANDING = 2  # per worker: one at work, one waiting in its pipe
-_CRASHES = {
+CRASHES = {
     -getattr(signal, name)
     for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
     if hasattr(signal, name)
@@ -60,7 +59,7 @@ _WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     # else glibc returns a picture's memory after each sample and faults it in again: 5 ms each
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
 
 Outcome = tuple[Task, "Derived | Problem"]
@@ -128,12 +127,27 @@ class _Done:
     """Of columns that are a picture's file: the shape that it decodes to."""
 
 
-def _send(stream: IO[bytes], message: Any) -> None:
+def send(stream: IO[bytes], message: Any) -> None:
+    """Write a message to a pipe."""
     pickle.dump(message, stream, protocol=5)
     stream.flush()
 
 
 # --- the build's side
+
+
+def launch(module: str, function: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """Start a worker process that runs a function; return it with the file of its stderr."""
+    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {module} import {function}; {function}()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, **_WORKER_ENVIRONMENT},
+    )
+    return process, stderr
 
 
 @dataclass(slots=True, eq=False)
@@ -148,7 +162,7 @@ class _Worker:
 
     def send(self, message: Any) -> None:
         with suppress(OSError):  # the listener reports a worker that has ended
-            _send(self.stdin, message)
+            send(self.stdin, message)
 
     def close_stdin(self) -> None:
         with suppress(OSError):  # it has ended already
@@ -162,15 +176,15 @@ class _Worker:
 class Pool:
     """Worker processes; use in a `with` block, which ends them all."""
 
-    def __init__(self, job: Job, *, workers: int, budget_nbytes: int = BUDGET_NBYTES) -> None:
+    def __init__(self, job: Job, *, workers: int, budget_nbytes: int | None = None) -> None:
         self._folder = None
         if not supported:
             self._folder = tempfile.TemporaryDirectory(
                 prefix="ocrstore-slots-", ignore_cleanup_errors=True
             )
         folder = None if self._folder is None else Path(self._folder.name)
-        self._budget = budget_nbytes
-        self._setup = _Setup(job, budget_nbytes // (workers * RESULTS_PER_WORKER), folder)
+        self._budget = unfinished_nbytes(workers) if budget_nbytes is None else budget_nbytes
+        self._setup = _Setup(job, self._budget // (workers * RESULTS_PER_WORKER), folder)
         self._events: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
         self._done: dict[int, tuple[_Worker, Task, Derived | Problem]] = {}
         self._again: deque[_Order] = deque()
@@ -236,18 +250,7 @@ class Pool:
             self._folder.cleanup()
 
     def _start(self) -> _Worker:
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            "from ocrstore.building.workers import serve; serve()"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, **_WORKER_ENVIRONMENT},
-        )
+        process, stderr = launch("ocrstore.building.workers", "serve")
         assert process.stdin is not None and process.stdout is not None
         slots = SlotReader(process.pid)
         worker = _Worker(process, process.stdin, process.stdout, stderr, slots)
@@ -338,9 +341,10 @@ class Pool:
         """Replace a worker that crashed; raise WorkerDiedError for one that was killed."""
         code = worker.process.wait()
         current = worker.orders[0] if worker.orders else None
-        crashed = code in _CRASHES or (sys.platform == "win32" and code not in (0, 1))
+        crashed = code in CRASHES or (sys.platform == "win32" and code not in (0, 1))
         if not crashed or current is None:
-            raise _killed(code, current, worker.last_output())
+            where = f" while deriving {current.task.sample.key!r}" if current else ""
+            raise killed(code, where, worker.last_output())
         worker.close_stdin()
         worker.stderr.close()
         self._asking.pop(current.number, None)
@@ -360,7 +364,7 @@ def _columns(message: _Done, memory: Any) -> dict[str, Any]:
     for name, at in message.placed.items():
         columns[name] = at.array(memory)
         if name in message.file_shapes:
-            columns[name] = FileBytes(columns[name].tobytes(), message.file_shapes[name])
+            columns[name] = FileBytes(columns[name].data, message.file_shapes[name])
     return columns
 
 
@@ -371,8 +375,8 @@ def _signal_name(code: int) -> str:
         return f"exit code {code}"
 
 
-def _killed(code: int, current: _Order | None, last_output: str) -> WorkerDiedError:
-    where = f" while deriving {current.task.sample.key!r}" if current else ""
+def killed(code: int, where: str, last_output: str) -> WorkerDiedError:
+    """Return the error for a worker process that somebody else ended."""
     advice = "Finished row groups are kept; build again to resume."
     if code == -getattr(signal, "SIGKILL", 9):
         advice += " If the system ran out of memory, use fewer --workers."
@@ -385,15 +389,19 @@ def _killed(code: int, current: _Order | None, last_output: str) -> WorkerDiedEr
 # --- the worker's side
 
 
-def serve() -> None:
-    """Run a worker process until its standard input ends."""
+@contextmanager
+def message_pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Prepare a worker process; yield the pipes from and to the build, until one ends."""
+    import cv2
+
+    cv2.setNumThreads(1)  # the workers are the parallelism
     # Ctrl-C reaches the whole process group; the build decides, and closes the pipe
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # messages have the pipe to themselves; what libraries print to stdout goes to stderr
     outgoing = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
-        _serve(sys.stdin.buffer, outgoing)
+        yield sys.stdin.buffer, outgoing
     except (EOFError, BrokenPipeError, pickle.UnpicklingError):
         pass  # the build has ended, or was killed
     finally:
@@ -401,10 +409,13 @@ def serve() -> None:
             outgoing.close()
 
 
-def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
-    import cv2
+def serve() -> None:
+    """Run a worker process until its standard input ends."""
+    with message_pipe() as (incoming, outgoing):
+        _serve(incoming, outgoing)
 
-    cv2.setNumThreads(1)  # the workers are the parallelism
+
+def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     setup: _Setup = pickle.load(incoming)
     slots = SlotWriter(folder=setup.folder, keep_nbytes=setup.share_nbytes)
     deriver = Deriver(setup.job)
@@ -414,12 +425,12 @@ def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
 
         def reserve(nbytes: int, number: int = order.number) -> None:
             if nbytes > setup.share_nbytes:
-                _send(outgoing, _Need(number, nbytes))
+                send(outgoing, _Need(number, nbytes))
                 # the next order may be in the pipe already, before the answer
                 while isinstance(message := pickle.load(incoming), _Order):
                     waiting.append(message)
 
-        _send(outgoing, _work(order, deriver, reserve, slots))
+        send(outgoing, _work(order, deriver, reserve, slots))
 
 
 def _work(

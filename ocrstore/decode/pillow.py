@@ -50,6 +50,7 @@ _PLUGINS = {
 # colour profiles and comments that are large when unpacked.
 _PNG_CHUNKS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf"})
 
+_STRIP_PIXELS = 1 << 18
 _MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK"})
 _ALPHA_MODES = frozenset({"LA", "PA", "RGBA"})
 
@@ -126,11 +127,22 @@ def decode_other(picture: EncodedPicture) -> Pixels:
         if image.mode in _ALPHA_MODES or key is not None:
             samples = np.array(image.convert("RGBA"))
             return _over_white(np.ascontiguousarray(samples[..., :3]), samples[..., 3])
-        pixels = np.array(image.convert("RGB"))
+        pixels = _rgb(image)
         if frame is not None:  # what a GIF's first frame leaves bare is white
             left, top, right, bottom = frame
             pixels[:top] = pixels[bottom:] = pixels[:, :left] = pixels[:, right:] = 255
         return pixels
+
+
+def _rgb(image: Any) -> Pixels:
+    """Return a loaded image as RGB; in strips, because the whole would be copied three times."""
+    width, height = image.size
+    pixels = np.empty((height, width, 3), np.uint8)
+    rows = max(1, _STRIP_PIXELS // max(1, width))
+    for top in range(0, height, rows):
+        strip = image.crop((0, top, width, min(top + rows, height)))
+        pixels[top : top + rows] = strip.convert("RGB")
+    return pixels
 
 
 @functools.cache
@@ -239,8 +251,9 @@ def _needed_chunks(data: bytes) -> bytes:
 
     Pillow checks neither the checksums of pixel data nor whether the file reaches its end.
     """
-    parts = [data[:8]]
-    position, kind = 8, b""
+    whole = memoryview(data)
+    parts = [whole[:8]]
+    position, kind, moved = 8, b"", False
     while kind != b"IEND":
         nbytes, kind = struct.unpack_from(">I4s", data, position)
         start, position = position, position + 12 + nbytes
@@ -248,14 +261,17 @@ def _needed_chunks(data: bytes) -> bytes:
             raise _truncated("PNG", position, data)
         if kind not in _PNG_CHUNKS:
             continue
-        checksum = zlib.crc32(memoryview(data)[start + 4 : position - 4])
+        checksum = zlib.crc32(whole[start + 4 : position - 4])
         if checksum.to_bytes(4, "big") != data[position - 4 : position]:
             if kind.isupper():  # what pixels depend on; a broken EXIF block costs no picture
                 raise DecodeError(f"damaged: the checksum of PNG chunk {kind!r} is wrong")
         elif kind == b"eXIf":
-            parts.insert(2, data[start:position])  # it may stand behind the pixels
+            parts.insert(2, whole[start:position])  # it may stand behind the pixels
+            moved = True
         else:
-            parts.append(data[start:position])
+            parts.append(whole[start:position])
+    if sum(map(len, parts)) == len(data) and not moved:
+        return data
     return b"".join(parts)
 
 

@@ -32,7 +32,7 @@ from ocrstore.errors import (
 from ocrstore.exporting import folders, index_file, shards
 from ocrstore.exporting.parts import Format, Request
 from ocrstore.keys import shown
-from ocrstore.machine import usable_cpus
+from ocrstore.machine import unfinished_nbytes, usable_cpus
 from ocrstore.store import Store
 from ocrstore.version import __version__
 from ocrstore.whole_file import replaced, write_whole
@@ -193,8 +193,9 @@ def _write(
             if progress is not None:
                 progress(done, total)
 
+    rows = [row for part in left for row in part.rows]
     with ThreadPoolExecutor(usable_cpus()) as pool:
-        samples = counted(_ahead(pool, writer.encode, (row for part in left for row in part.rows)))
+        samples = counted(_ahead(pool, writer.encode, rows, writer.nbytes(rows)))
         for part in left:
             with replaced(work / part.name) as partial:
                 writer.write(partial, islice(samples, len(part.rows)))
@@ -204,19 +205,26 @@ def _write(
 
 
 def _ahead(
-    pool: ThreadPoolExecutor, function: Callable[[_T], _R], items: Iterable[_T]
+    pool: ThreadPoolExecutor,
+    function: Callable[[_T], _R],
+    items: Iterable[_T],
+    sizes: Iterable[int],
 ) -> Iterator[_R]:
-    """Yield the results in order; a few are computed ahead, so that memory stays small."""
-    running: deque[Future[_R]] = deque()
+    """Yield the results in order; as many are computed ahead as memory is meant for."""
+    cpus = usable_cpus()
+    running: deque[tuple[Future[_R], int]] = deque()
+    taken = 0
     try:
-        for item in items:
-            running.append(pool.submit(function, item))
-            if len(running) > 2 * usable_cpus():
-                yield running.popleft().result()
+        for item, nbytes in zip(items, sizes, strict=True):
+            while running and (len(running) > 2 * cpus or taken + nbytes > unfinished_nbytes(cpus)):
+                yield running[0][0].result()
+                taken -= running.popleft()[1]
+            running.append((pool.submit(function, item), nbytes))
+            taken += nbytes
         while running:
-            yield running.popleft().result()
+            yield running.popleft()[0].result()
     finally:
-        for future in running:
+        for future, _ in running:
             future.cancel()
 
 

@@ -42,11 +42,15 @@ class _Pictures(Format):
         """Return a picture for each sample."""
         return [Part(name, (row,)) for name, row in zip(self.names, self.rows, strict=True)]
 
-    def encode(self, row: int) -> bytes:
+    def nbytes(self, rows: list[int]) -> list[int]:
+        """Return the most bytes of a picture."""
+        return [int(nbytes) for nbytes in self.reader.nbytes(rows, (), decoded=True)]
+
+    def encode(self, row: int) -> memoryview:
         """Return the picture."""
         return self.reader.picture(row)
 
-    def write(self, path: Path, samples: Iterator[bytes]) -> None:
+    def write(self, path: Path, samples: Iterator[memoryview]) -> None:
         """Write the picture."""
         path.write_bytes(next(samples))
 
@@ -293,6 +297,11 @@ class Npz(Format):
     def parts(self) -> list[Part]:
         """Return a file for each sample."""
         return [Part(name, (row,)) for name, row in zip(self._names, self.rows, strict=True)]
+
+    def nbytes(self, rows: list[int]) -> list[int]:
+        """Return the bytes of the two maps."""
+        shapes = self.store[self._columns["prob_map"]].shapes[rows]
+        return [8 * int(pixels) for pixels in np.prod(shapes, axis=1, dtype=np.int64)]
 
     def encode(self, row: int) -> bytes:
         """Return the file; numpy writes no times into it."""

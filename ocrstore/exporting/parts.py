@@ -50,6 +50,10 @@ class Format(ABC):
         """Return the files with pictures or arrays; equal requests give equal ones."""
 
     @abstractmethod
+    def nbytes(self, rows: list[int]) -> list[int]:
+        """Return the most bytes that `encode` will return for each row, about."""
+
+    @abstractmethod
     def encode(self, row: int) -> Any:
         """Return what a sample takes in its file; called by several threads, in order."""
 

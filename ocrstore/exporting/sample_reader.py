@@ -103,20 +103,29 @@ class SampleReader:
         _, dot, ending = self.store.keys[row].rpartition(".")
         return dot + ending if (dot + ending).lower() in SUFFIXES[kind] else KEPT[kind]
 
-    def picture(self, row: int) -> bytes:
+    def picture(self, row: int) -> memoryview:
         """Return a sample's upright picture: the stored file as it is, or a PNG of its pixels."""
         if self._kept(row):
-            return bytes(self._pictures.stored(row))
+            return self._pictures.stored(row)
         import cv2
 
         pixels = cv2.cvtColor(self._pictures[row], cv2.COLOR_RGB2BGR)
         done, data = cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 1])
         assert done
-        return data.tobytes()
+        encoded: memoryview = data.data
+        return encoded
 
-    def nbytes(self, rows: list[int], columns: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the most bytes that pictures, arrays of columns and annotations will take."""
-        files = self._pictures.spec.holds_files
+    def nbytes(
+        self, rows: list[int], columns: Sequence[str], *, decoded: bool = False
+    ) -> npt.NDArray[np.int64]:
+        """Return the most bytes that pictures, arrays of columns and annotations will take.
+
+        Args:
+            rows: The samples.
+            columns: The arrays.
+            decoded: Count the pixels of stored files, which some have to be encoded from.
+        """
+        files = self._pictures.spec.holds_files and not decoded
         total = 4096 + (self._pictures.nbytes[rows] if files else _decoded(self._pictures, rows))
         for name in columns:
             total = total + _decoded(self.store[name], rows)

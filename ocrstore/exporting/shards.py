@@ -57,6 +57,11 @@ class _Sharded(Format):
             filled += nbytes
         return found
 
+    def nbytes(self, rows: list[int]) -> list[int]:
+        """Return the most bytes of a picture and the arrays."""
+        sizes = self.reader.nbytes(rows, list(self.columns.values()), decoded=True)
+        return [int(nbytes) for nbytes in sizes]
+
 
 class WebDataset(_Sharded):
     """`name-000000.tar` with `00000012.jpg`, `.json` and an `.npy` for each array."""
@@ -88,7 +93,7 @@ class WebDataset(_Sharded):
             Part(f"{self.name}-{number:06d}.tar", rows) for number, rows in enumerate(self.shards())
         ]
 
-    def encode(self, row: int) -> list[tuple[str, bytes]]:
+    def encode(self, row: int) -> list[tuple[str, bytes | memoryview]]:
         """Return names and contents of a sample's members, sorted."""
         sample = self.reader.read(row)
         regions = sample.regions
@@ -103,7 +108,9 @@ class WebDataset(_Sharded):
             "ignored": [region.ignored for region in regions],
             "languages": [region.language for region in regions],
         }
-        members = {"json": json.dumps(record, ensure_ascii=False).encode()}
+        members: dict[str, bytes | memoryview] = {
+            "json": json.dumps(record, ensure_ascii=False).encode()
+        }
         if self._with_pictures:
             # WebDataset knows .jpg, .jpeg, .png and .webp by these names only
             suffix = self.reader.suffix(row).lower()
@@ -111,17 +118,22 @@ class WebDataset(_Sharded):
         for name, column in self.columns.items():
             buffer = io.BytesIO()
             np.save(buffer, np.ascontiguousarray(self.store[column][row]), allow_pickle=False)
-            members[f"{name}.npy"] = buffer.getvalue()
+            members[f"{name}.npy"] = buffer.getbuffer()
         return [(f"{row:08d}.{name}", members[name]) for name in sorted(members)]
 
-    def write(self, path: Path, samples: Iterator[list[tuple[str, bytes]]]) -> None:
+    def write(self, path: Path, samples: Iterator[list[tuple[str, bytes | memoryview]]]) -> None:
         """Write a tar without times, owners or extensions of the format."""
-        with tarfile.TarFile(path, "w", format=tarfile.USTAR_FORMAT, copybufsize=1 << 22) as tar:
+        # not by TarFile.addfile, which reads from a file and so needs a copy
+        with path.open("wb") as file:
             for members in samples:
                 for name, data in members:
                     info = tarfile.TarInfo(name)
                     info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
+                    file.write(info.tobuf(tarfile.USTAR_FORMAT))
+                    file.write(data)
+                    file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
+            file.write(bytes(2 * tarfile.BLOCKSIZE))
+            file.write(bytes(-file.tell() % tarfile.RECORDSIZE))
 
 
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
@@ -151,7 +163,7 @@ class HuggingFace(_Sharded):
         path = f"{row:08d}{self.reader.suffix(row)}"
         return {
             "key": sample.key,
-            "image": {"bytes": self.reader.picture(row), "path": path},
+            "image": {"bytes": bytes(self.reader.picture(row)), "path": path},
             "width": sample.width,
             "height": sample.height,
             "objects": _objects(sample),
@@ -159,7 +171,12 @@ class HuggingFace(_Sharded):
 
     def write(self, path: Path, samples: Iterator[dict[str, Any]]) -> None:
         """Write a file in row groups of some 32 MB."""
-        with path.open("wb") as file, pq.ParquetWriter(file, _SCHEMA) as writer:
+        # pictures do not get smaller, and to try it takes several copies of a row group
+        plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
+        with (
+            path.open("wb") as file,
+            pq.ParquetWriter(file, _SCHEMA, write_statistics=["key"], **plain) as writer,
+        ):
             waiting: list[dict[str, Any]] = []
             nbytes = 0
             for sample in samples:

@@ -101,7 +101,8 @@ def _lz4_check(data: memoryview, nbytes: int) -> None:
 
 
 def _lz4block_encode(data: _Bytes) -> _Bytes:
-    return np.frombuffer(bytes(cramjam.lz4.compress_block(data.data, store_size=False)), np.uint8)
+    encoded = memoryview(cramjam.lz4.compress_block(data.data, store_size=False))
+    return np.frombuffer(encoded, np.uint8)
 
 
 def _lz4block_decode_into(data: memoryview, out: memoryview) -> int:
@@ -120,9 +121,11 @@ _PIXELS = b"OCRSPIX1"  # no picture file starts like this
 
 def _pixels_encode(data: _Bytes) -> _Bytes:
     """Encode the pixels of a picture that has no file to keep (FORMAT.md 5.4, `file`)."""
-    encode = CODECS[LOSSLESS].encode
-    assert encode is not None
-    return np.concatenate([np.frombuffer(_PIXELS, np.uint8), encode(data)])
+    head = len(_PIXELS)
+    row = np.empty(head + cramjam.lz4.compress_block_bound(data.data), np.uint8)
+    row[:head] = np.frombuffer(_PIXELS, np.uint8)
+    nbytes = cramjam.lz4.compress_block_into(data.data, row[head:].data, store_size=False)
+    return row[: head + nbytes]
 
 
 CODECS = {

@@ -39,7 +39,7 @@ MAX_NAME_NBYTES = 63
 MAX_KEY_NBYTES = 4096
 
 GROUP_ROWS = 64
-GROUP_NBYTES = 256 * 2**20
+GROUP_NBYTES = 128 * 2**20
 GROUP_STEP = 16
 """A row group closed by size ends on a multiple of this, so that usual batches stay inside one."""
 

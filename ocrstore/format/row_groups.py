@@ -99,9 +99,11 @@ class RowGroupWriter:
 
     def _is_full(self) -> bool:
         nbytes = sum(builder.nbytes for builder in self._builders.values())
+        step_nbytes = nbytes * GROUP_STEP // self.pending
+        if step_nbytes > self._limit:  # no usual batch fits into a group, so memory decides
+            return nbytes >= self._limit // 8
         if self.pending >= self._capacity or nbytes >= self._limit:
             return True
-        step_nbytes = nbytes * GROUP_STEP // self.pending
         return self.pending % GROUP_STEP == 0 and nbytes + step_nbytes > self._limit
 
     def flush(self) -> None:

@@ -211,7 +211,13 @@ def open_source(
             f"{len(entries)} annotated",
             annotation_files=(),
         )
-    listing = chosen(_list(images), include, exclude)
+    whole = _list(images)
+    listing = chosen(whole, include, exclude)
+    if whole.pictures and not listing.pictures:
+        raise SourceError(
+            f"{shown(root)}: --include and --exclude leave none of its {len(whole.pictures)} "
+            f"pictures; they are compared with keys such as {shown(whole.pictures[0].key)}"
+        )
     if not listing.pictures:
         reasons = Counter(problem.kind for problem in listing.problems)
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(reasons.items()))

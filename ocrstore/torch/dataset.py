@@ -173,9 +173,9 @@ class OCRStoreDataset(Dataset[Sample]):
         self._map_params = map_params
         self._targets = targets
         self._prepare()
-        starts = np.cumsum([0, *(sum(opened.lengths) for opened in sets)])
-        ends = np.cumsum([0, *map(len, found)])
-        self.sets = list(itertools.pairwise(starts[ends].tolist()))
+        lengths = map(len, sets)
+        counts = [sum(itertools.islice(lengths, len(group))) for group in found]
+        self.sets = list(itertools.pairwise(itertools.accumulate(counts, initial=0)))
         """[first, last) of the rows of each set; there is one if sets are not mixed."""
         names_in_use = ", ".join(sets[0].names)
         _log.debug("%r: columns %s, batches by %s", self, names_in_use, memory or "default")
@@ -304,7 +304,7 @@ class OCRStoreDataset(Dataset[Sample]):
         store_rows = rows - self._starts[store_of]
         numbers = store_of.tolist()
         used = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
-        views = [self.views[number] for number in used] or [self.views[0]]
+        views = self.views.at(used) or [self.views[0]]
         several = np.array([used[number] for number in numbers]) if len(views) > 1 else None
         return RowRefs(views, store_rows, store_of=several, dataset_rows=rows)
 

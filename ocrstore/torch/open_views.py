@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, overload
 
 from ocrstore.catalog import Catalog, find_catalog, read_catalog
@@ -75,6 +75,7 @@ class ShardedView(ViewOutline):
                 store.path, f"has other views than {self.path} says. Run `ocrstore build` again"
             )
         # the same objects for all shards: batches of several compare them by identity
+        opened.stored_view, opened.columns = self.stored_view, self.columns
         opened.names, opened.specs = self.names, self.specs
         return opened
 
@@ -114,10 +115,15 @@ class Views(Sequence[StoreView]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[each] for each in range(len(self))[number]]
-        if not 0 <= number < self._ends[-1]:
-            number = range(len(self))[number]  # raises an IndexError, or counts from the end
-        place = bisect.bisect_right(self._ends, number) if len(self._ends) > 1 else 0
+        number = range(len(self))[number]  # raises an IndexError, or counts from the end
+        place = bisect.bisect_right(self._ends, number)
         return self.sets[place].shard(number - (self._ends[place - 1] if place else 0))
+
+    def at(self, numbers: Iterable[int]) -> list[StoreView]:
+        """Return those of some numbers, which are not negative; for every batch, so it is quick."""
+        if len(self.sets) == 1:
+            return [self.sets[0].shard(number) for number in numbers]
+        return [self[number] for number in numbers]
 
 
 _open_sets: weakref.WeakValueDictionary[ViewRef, ViewSet] = weakref.WeakValueDictionary()

@@ -132,7 +132,7 @@ class RowRefs:
         dataset_rows: The row of each sample in the data set; `store_rows` by default.
     """
 
-    __slots__ = ("dataset_rows", "fields", "store_of", "store_rows", "views")
+    __slots__ = ("_each", "_others", "dataset_rows", "fields", "store_of", "store_rows", "views")
 
     def __init__(
         self,
@@ -146,10 +146,12 @@ class RowRefs:
         self.store_rows = store_rows
         self.store_of = store_of
         self.dataset_rows = store_rows if dataset_rows is None else dataset_rows
-        names = self.views[0].names
-        for view in self.views[1:]:
-            if view.names is not names:
-                names = tuple(name for name in names if name in view.columns)
+        self._each: list[tuple[StoreView, int]] | None = None
+        names, specs = self.views[0].names, self.views[0].specs
+        # the shards of a data set share one object
+        self._others = [view for view in self.views if view.specs is not specs]
+        for view in self._others:
+            names = tuple(name for name in names if name in view.columns)
         self.fields = fields_of(names)
 
     def __len__(self) -> int:
@@ -176,17 +178,21 @@ class RowRefs:
 
     def each(self) -> list[tuple[StoreView, int]]:
         """Return (view, row of the store) of each sample."""
-        if self.store_of is None:
-            return [(self.views[0], row) for row in self.store_rows.tolist()]
-        pairs = zip(self.store_of.tolist(), self.store_rows.tolist(), strict=True)
-        return [(self.views[number], row) for number, row in pairs]
+        if self._each is None:
+            rows = self.store_rows.tolist()
+            if self.store_of is None:
+                self._each = [(self.views[0], row) for row in rows]
+            else:
+                numbers = self.store_of.tolist()
+                self._each = [
+                    (self.views[number], row) for number, row in zip(numbers, rows, strict=True)
+                ]
+        return self._each
 
     def _is_uniform(self, field: Field) -> bool:
         """Return whether the column has one shape and dtype in all views."""
-        specs = self.views[0].specs
-        first = specs[field.column]
-        # the shards of a data set share one object
-        others = [view.specs[field.column] for view in self.views if view.specs is not specs]
+        first = self.views[0].specs[field.column]
+        others = [view.specs[field.column] for view in self._others]
         return first.is_fixed and all(
             (spec.shape, spec.dtype) == (first.shape, first.dtype) for spec in others
         )
@@ -225,8 +231,7 @@ class RowRefs:
     def _take_together(self, field: Field) -> AnyArray:
         """Return rows of several stores as one array: mapped together if possible."""
         self.check()
-        each = self.each()
-        memories = [view.memory.get(field.column) for view, _ in each]
+        memories = [view.memory.get(field.column) for view, _ in self.each()]
         mapped = take_together(memories, self.store_rows)
         if mapped is not None:
             return mapped

@@ -209,17 +209,17 @@ class ResumableSampler(DistributedSampler[Any]):
         sequence = self._sequence()
         earlier = self._earlier.get(self.epoch, [])
         left: IntArray | None = None
-        for turn, (world, drawn) in enumerate(earlier):
+        for number, (world, drawn) in enumerate(earlier):
             found = []
             for node in range(world.nodes):
-                places, _ = self._arranged(sequence, world, node, left, turn)
+                places, _ = self._arranged(sequence, world, node, left, number)
                 found.append(places[drawn * len(world.ranks(node)) :])
             left = np.sort(np.concatenate(found))
         places, window = self._arranged(sequence, self.world, self._node, left, len(earlier))
         return Order(sequence[places], window)
 
     def _arranged(
-        self, sequence: IntArray, world: World, node: int, left: IntArray | None, turn: int
+        self, sequence: IntArray, world: World, node: int, left: IntArray | None, resumed: int
     ) -> tuple[IntArray, IntArray]:
         """Return what a node draws, as places in the sequence, and the windows they are in.
 
@@ -228,19 +228,21 @@ class ResumableSampler(DistributedSampler[Any]):
             world: The ranks and nodes that draw.
             node: One of the nodes.
             left: The places that others have left of this epoch, in order; None: all.
-            turn: How many worlds have drawn from this epoch before.
+            resumed: How many worlds have drawn from this epoch before.
         """
-        random = np.random.default_rng((self.seed, self.epoch, turn, node))
-        parts, windows, when = [], [], []
+        random = np.random.default_rng((self.seed, self.epoch, resumed, node))
+        parts, windows = [], []
         begun = 0
         for places in self._pieces(sequence, world, node, left):
             order, window = self._arrange(sequence[places], random)
             parts.append(places[order])
             windows.append(window + begun)
             begun += int(window.max(initial=-1)) + 1
-            # each set is spread evenly over the epoch
-            when.append((np.arange(len(places)) + random.random(len(places))) / len(places))
-        merged = np.argsort(np.concatenate(when)) if len(parts) > 1 else slice(None)
+        if len(parts) == 1:
+            return parts[0], windows[0]
+        # each set is spread evenly over the epoch
+        when = [(np.arange(len(part)) + random.random(len(part))) / len(part) for part in parts]
+        merged = np.argsort(np.concatenate(when))
         return np.concatenate(parts)[merged], np.concatenate(windows)[merged]
 
     def _arrange(self, rows: IntArray, random: np.random.Generator) -> tuple[IntArray, IntArray]:
@@ -454,9 +456,9 @@ class WindowShuffleSampler(ResumableSampler):
         )
         # shards in random order, `window` at a time, and the groups of these in random order
         block = random.permutation(len(shards))[shard] // self.window
-        turn = np.empty(len(groups), np.int64)
-        turn[np.lexsort((random.permutation(len(groups)), block))] = np.arange(len(groups))
-        window = turn[group] // self.window
+        place = np.empty(len(groups), np.int64)
+        place[np.lexsort((random.permutation(len(groups)), block))] = np.arange(len(groups))
+        window = place[group] // self.window
         order = np.lexsort((random.permutation(len(rows)), window))
         return order, window[order]
 

@@ -45,7 +45,8 @@ class Live:
         beside: Path | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self._path = path.absolute()
+        found = find_catalog(path)
+        self._path = path.absolute() if found is None else Path(found).parent
         self._predictions = tuple(predictions)
         self._lock = threading.Lock()
         self._news: tuple[Signature | None, News] = (None, _SAME)

@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from ocrstore.errors import (
     SourceError,
     StoreBusyError,
     StoreExistsError,
+    WorkerDiedError,
     WriteError,
 )
 from ocrstore.format.lock import FileLock
@@ -420,3 +422,36 @@ def test_killed_and_continued(images, samples):
     assert report.derived <= 16 - len(there) and (images.out / CATALOG).read_bytes() == expected
     assert all("attempt" in name for name in collect_garbage(images.out))
     assert not list(images.out.glob(".*attempt*"))
+
+
+def test_worker_processes_make_the_same(images):
+    """Whole shards in other processes: the same catalog, and progress over the whole."""
+    images.fill(14, start=16)
+    build(images)
+    expected = (images.out / CATALOG).read_bytes()
+    images.out.rename(images.root / "first")
+    told = []
+    report = build(images, workers=2, progress=told.append)
+    assert report.derived == 30 and (images.out / CATALOG).read_bytes() == expected
+    assert told[-1].done == told[-1].total == 30
+    images.add("img_020.jpg", b"not a picture")
+    with pytest.raises(SourceError, match="img_020"):
+        build(images, workers=2, size=32, on_error="fail")
+    assert (images.out / CATALOG).read_bytes() == expected
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed(images):
+    """The error names the shard; what is made stays, and no worker is left."""
+    images.fill(44, start=16)
+
+    def kill_one(now):
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL\) while making shard [01]+"):
+        build(images, workers=2, progress=kill_one)
+    assert Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text() == ""
+    assert build(images, workers=2).samples == 60
+    killed = collect_garbage(images.out)
+    assert len(killed) <= 1 and all("attempt" in name for name in killed)

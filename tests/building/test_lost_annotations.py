@@ -1,8 +1,13 @@
 """A source whose annotations were not found never empties a store by itself."""
 
 import shutil
+import tarfile
+import zipfile
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import ocrstore
@@ -35,6 +40,75 @@ def test_no_build_removes_every_polygon(built, options):
     assert "8 polygons in 4 of these pictures" in message and "--drop-annotations" in message
     assert f"--annotations {built.gt}" in message and "does not exist now" in message
     assert built.store.read_bytes() == before
+
+
+def places(folder):
+    """Pictures by where they are: a function that makes the source with or without annotations."""
+    images, gt = folder / "images", folder / "moved"
+    names = sorted(path.name for path in images.iterdir())
+
+    def packed(suffix, annotated):
+        files = {name: images / name for name in names}
+        if annotated:
+            files |= {f"{name[:-4]}.txt": gt / f"gt_{name[:-4]}.txt" for name in names}
+        path = folder / f"all{suffix}"
+        if suffix == ".tar":
+            with tarfile.open(path, "w") as tar:
+                for name, file in files.items():
+                    tar.add(file, name)
+        else:
+            with zipfile.ZipFile(path, "w") as archive:
+                for name, file in files.items():
+                    archive.write(file, name)
+        return path
+
+    def listed(annotated):
+        ends = [f"\tmoved/gt_{name[:-4]}.txt" if annotated else "" for name in names]
+        lines = [f"images/{name}{end}\n" for name, end in zip(names, ends, strict=True)]
+        (folder / "all.lst").write_text("".join(lines))
+        return folder / "all.lst"
+
+    def table(annotated):
+        column = "objects" if annotated else "regions"
+        box = {"bbox": [[10.0, 10, 50, 20]] * 2, "text": ["a", "b"]}
+        rows = [
+            {
+                "key": name,
+                "image": {"bytes": (images / name).read_bytes(), "path": name},
+                column: box,
+            }
+            for name in names
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), folder / "all.parquet")
+        return folder / "all.parquet"
+
+    def samples(annotated):
+        boxes = [[10, 10, 60, 10, 60, 30, 10, 30]] * 2
+        return [
+            ocrstore.SourceSample(name, images / name, boxes if annotated else None)
+            for name in names
+        ]
+
+    return {
+        "tar": (partial(packed, ".tar"), "--annotations "),
+        "zip": (partial(packed, ".zip"), "--annotations "),
+        "list": (listed, "--annotations "),
+        "parquet": (table, "--columns-map objects=NAME"),
+        "python": (samples, "give these their polygons"),
+    }
+
+
+@pytest.mark.parametrize("place", ["tar", "zip", "list", "parquet", "python"])
+def test_every_kind_of_source(built, place):
+    """The same pictures without their annotations are refused, with what to do about it."""
+    make, advice = places(built.root)[place]
+    store = built.root / "other.ocrs"
+    assert ocrstore.build(make(True), store, size=SIZE, workers=0).polygons == 8
+    with pytest.raises(StoreExistsError, match="8 polygons in 4 of these pictures") as caught:
+        ocrstore.build(make(False), store, size=SIZE, workers=0)
+    assert advice in str(caught.value) and "not registered" not in str(caught.value)
+    report = ocrstore.build(make(False), store, size=SIZE, workers=0, drop_annotations=True)
+    assert report.polygons == 0
 
 
 def test_what_the_message_says_works(built):

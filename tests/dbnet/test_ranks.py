@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT
+from tests.sharded import shard_store
 from tests.torch_.making import make_store
 
 pytestmark = [
@@ -117,8 +118,9 @@ def test_two_nodes_of_torchrun_have_stores_of_their_own(run_driver, tmp_path):
 
 
 def test_training_on_two_nodes(tmp_path):
-    """`ocrstore train` under torchrun, with shares; the checkpoint says how many nodes drew."""
+    """`ocrstore train` of a store and of a folder of many, under torchrun, with shares."""
     stores = [make_store(tmp_path / f"{n}.ocrs", samples=12, sizes=(96,)) for n in "ab"]
+    stores[1] = shard_store(stores[1], tmp_path / "many")
     shares = [f"{store}={share}" for store, share in zip(stores, (0.25, 0.75), strict=True)]
     out = tmp_path / "out"
     on_two_nodes(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -25,9 +26,10 @@ from ocrstore.errors import (
     UnknownSampleError,
     WriteError,
 )
-from ocrstore.exporting.export import FOLDERS, MARK
+from ocrstore.exporting.export import FOLDERS, MARK, _ahead
 from ocrstore.exporting.folders import beside, file_names
 from ocrstore.keys import key_of
+from ocrstore.machine import usable_cpus
 from tests.building.conftest import draw, encode, with_exif
 
 ROOT = Path(__file__).parents[2]
@@ -280,6 +282,21 @@ def test_existing_folders_are_safe(stores, tmp_path):
     with pytest.raises(WriteError, match="in the way"):
         ocrstore.export(store, to="words", out=tmp_path / "new")
     assert (tmp_path / ".new.partial" / "mine").exists() and (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize(("nbytes", "ahead"), [(10, 2 * usable_cpus()), (10**9, 0)])
+def test_memory_bounds_what_is_encoded_ahead(nbytes, ahead):
+    """Small samples are encoded ahead of the writer, large ones one by one; all in order."""
+    begun = []
+
+    def encode(item):
+        begun.append(item)
+        return item
+
+    with ThreadPoolExecutor(2) as pool:
+        for taken, item in enumerate(_ahead(pool, encode, range(50), [nbytes] * 50)):
+            assert item == taken and len(begun) <= taken + 1 + ahead
+    assert sorted(begun) == list(range(50))
 
 
 # ---- what goes out ----

@@ -177,3 +177,15 @@ def test_groups_close_by_size_on_a_multiple_of_sixteen(tmp_path):
     store = ocrstore.open(path)
     assert [store["a"].is_run(start, start + 16) for start in range(0, 64, 16)] == [True] * 4
     assert not store["a"].is_run(0, 33)
+
+
+def test_groups_of_large_rows_are_small(tmp_path):
+    """Where not even sixteen rows fit, memory counts: an eighth of the limit closes a group."""
+    path = tmp_path / "a.ocrs"
+    column = ocrstore.Column("uint8", (50_000,))
+    with ocrstore.create(path, {"a": column}, group_nbytes=400_000) as writer:
+        for row in range(4):
+            writer.append(str(row), {"a": np.full(50_000, row, np.uint8)})
+        assert writer._payload.next_group == 4
+    store = ocrstore.open(path)
+    assert [int(store["a"][row][0]) for row in range(4)] == [0, 1, 2, 3]

@@ -135,6 +135,8 @@ def test_include_exclude_and_share(folder, tmp_path):
     """By patterns on keys, and by a hash of the keys: disjoint, together all."""
     assert open_source(folder, include=["sub/*"]).keys == tuple(NAMES[1:])
     assert open_source(folder, exclude=["*.png"]).keys == (NAMES[0], NAMES[2])
+    with pytest.raises(SourceError, match=r"none of its 3 pictures.* such as a\.jpg"):
+        open_source(folder, include=["images/*"])
     parts = []
     for number, share in enumerate([(0.0, 0.5), (0.5, 1.0)]):
         out = tmp_path / f"{number}.ocrs"

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from ocrstore.errors import SchemaError
 from ocrstore.torch import OCRDataModule, OCRStoreDataset, ResumableSampler, WindowShuffleSampler
+from tests.sharded import shard_store
 from tests.waiting import wait_until
 
 
@@ -288,6 +289,21 @@ def test_a_dict_of_stores(store_path, other_path):
     for wrong in ({str(store_path): 0.3}, {str(store_path): 1.5}, {str(store_path): "all"}):
         with pytest.raises(SchemaError, match="expected"):
             OCRStoreDataset(wrong)
+
+
+def test_folders_of_many_stores(store_path, other_path, tmp_path):
+    """A set is all shards of its folder, beside a store; nodes have shards of their own."""
+    folder = shard_store(store_path, tmp_path / "many", bits=3)
+    dataset = OCRStoreDataset({f"{folder}/": 0.75, str(other_path): 0.25})
+    assert dataset.sets == [(0, 37), (37, 44)] and len(dataset.shards) == 9
+    drawn = [list(rank) for rank in samplers("window", dataset, (2, 2), seed=1)]
+    assert sum(row < 37 for rows in drawn for row in rows) == 21 and len(drawn[0]) == 14
+    whole = OCRStoreDataset(folder)
+    parts = [set(rank) for rank in samplers("window", whole, (2, 2), seed=1)]
+    shards = [
+        {n for n, (a, b) in enumerate(whole.shards) if part & {*range(a, b)}} for part in parts
+    ]
+    assert parts[0] | parts[1] == set(range(37)) and len(shards[0] & shards[1]) <= 1
 
 
 def test_the_window_of_a_data_set_of_many_stores(store_path):

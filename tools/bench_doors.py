@@ -1,0 +1,210 @@
+"""Builds from a tar and exports: their own memory on 10 GB, and their speed against the ideal.
+
+    python tools/bench_doors.py memory --folder /big    needs three times --gb of free disk
+    OCRSTORE_PICTURES=... python tools/bench_doors.py speed
+
+*memory* runs the commands a user runs on pictures of noise, half of them PNG files, which leave as
+they are, and half BMP files, which leave as PNG. It reads every 50 ms what all processes of a command have
+of their own (PSS of anonymous and shared memory; the page cache is not counted).
+
+*speed* alternates, in one process, between each way through ocrstore and the least work that it could be:
+writing the same bytes once, encoding the same PNG files in as many threads, decoding and drawing alone.
+All writing ends with a sync. The table has the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from bench.accounting import descendants, memory
+
+import ocrstore
+from ocrstore.machine import usable_cpus
+
+ROOT = Path(__file__).resolve().parents[1]
+MB = 1e6
+
+
+def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+
+
+# --- memory
+
+
+def make_tar(path: Path, nbytes: int, megapixels: float) -> None:
+    """Write pictures of noise with a box each."""
+    height = round((megapixels * 1e6 * 3 / 4) ** 0.5)
+    width = height * 4 // 3
+    rng = np.random.default_rng(0)
+    count = 0
+    with tarfile.open(path, "w") as tar:
+        while tar.offset < nbytes:
+            pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
+            suffix = (".png", ".bmp")[count % 2]
+            options = [cv2.IMWRITE_PNG_COMPRESSION, 0] if suffix == ".png" else []
+            data = cv2.imencode(suffix, pixels, options)[1].tobytes()
+            add(tar, f"{count:06d}{suffix}", data)
+            add(tar, f"{count:06d}.txt", b"10,10,900,10,900,200,10,200,text\n")
+            count += 1
+    print(f"{path.name}: {count} pictures of {width}x{height}, {tar.offset / 1e9:.1f} GB")
+
+
+def watch(*arguments: object) -> None:
+    """Run a command of ocrstore; print its time and the most memory of its processes."""
+    command = [sys.executable, "-m", "ocrstore", *map(str, arguments)]
+    began = time.perf_counter()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, memory(descendants(process.pid)).own)
+        time.sleep(0.05)
+    seconds = time.perf_counter() - began
+    what = " ".join(str(a) for a in arguments if a in ("build", "export") or a in FORMATS)
+    print(f"| {what} | {peak / MB:.0f} MB | {seconds:.0f} s | {process.returncode} |", flush=True)
+
+
+FORMATS = ("webdataset", "hf", "coco")
+
+
+def measure_memory(folder: Path, options: argparse.Namespace) -> None:
+    make_tar(folder / "all.tar", int(options.gb * 1e9), options.megapixels)
+    store = folder / "all.ocrs"
+    print("| command | most own memory | time | exit code |\n|---|---|---|---|")
+    watch("build", folder / "all.tar", "--out", store)
+    (folder / "all.tar").unlink()
+    for to in FORMATS:
+        watch("export", store, "--to", to, "--out", folder / to)
+        shutil.rmtree(folder / to)
+
+
+# --- speed
+
+
+def make_pictures(folder: Path, copies: int) -> None:
+    """Lay out the real pictures with their annotations several times, as a folder and as a tar."""
+    real = Path(os.environ["OCRSTORE_PICTURES"], "icdar2015")
+    (folder / "images").mkdir()
+    with tarfile.open(folder / "images.tar", "w") as tar:
+        for number in range(copies):
+            for path in sorted((real / "images").iterdir()):
+                name = f"{number}_{path.name}"
+                lines = (real / "gt" / f"gt_{path.stem}.txt").read_bytes()
+                for place, data in (
+                    (name, path.read_bytes()),
+                    (str(Path(name).with_suffix(".txt")), lines),
+                ):
+                    (folder / "images" / place).write_bytes(data)
+                    add(tar, place, data)
+
+
+def timed(function: Callable[[], object]) -> float:
+    """Return the seconds of a call and of writing what it left to the disk."""
+    os.sync()
+    began = time.perf_counter()
+    function()
+    os.sync()
+    return time.perf_counter() - began
+
+
+def measure_speed(folder: Path, options: argparse.Namespace) -> None:
+    from bench_build import derive_single
+
+    from ocrstore.sources import open_source
+
+    make_pictures(folder, options.copies)
+    files, pixels, out = folder / "files.ocrs", folder / "pixels.ocrs", folder / "out"
+    ocrstore.build(folder / "images.tar", files, columns=["image"], codecs={"image": "file"})
+    ocrstore.build(folder / "images.tar", pixels, columns=["image"], codecs={"image": "raw"})
+    source = open_source(folder / "images")
+
+    def export(store: Path) -> None:
+        ocrstore.export(store, to="webdataset", out=out)
+
+    def build(images: Path) -> None:
+        ocrstore.build(images, out / "a.ocrs")
+
+    def copy() -> None:
+        with ocrstore.open(files) as store:
+            column = store["image"]
+            with (out / "plain").open("wb") as file:
+                for row in range(len(store)):
+                    file.write(column.stored(row))
+
+    def encode() -> None:
+        with ocrstore.open(pixels) as store, ThreadPoolExecutor(usable_cpus()) as pool:
+            column = store["image"]
+            level = [cv2.IMWRITE_PNG_COMPRESSION, 1]
+            list(pool.map(lambda r: len(cv2.imencode(".png", column[r], level)[1]), range(len(store))))  # fmt: skip
+
+    ways: dict[str, Callable[[], object]] = {
+        "export": lambda: export(files),
+        "copy": copy,
+        "export png": lambda: export(pixels),
+        "encode": encode,
+        "build tar": lambda: build(folder / "images.tar"),
+        "build folder": lambda: build(folder / "images"),
+        "derive": lambda: derive_single(source),
+    }
+    pairs = {
+        "export of stored files / writing their bytes": ("export", "copy"),
+        "export of pixels as PNG / encoding them": ("export png", "encode"),
+        "build from a tar / from a folder": ("build tar", "build folder"),
+        f"build from a tar / decoding and drawing in {usable_cpus()} threads": (
+            "build tar",
+            "derive",
+        ),
+    }
+    rounds = []
+    for _ in range(options.rounds):
+        seconds = {}
+        for name, function in ways.items():
+            out.mkdir()
+            seconds[name] = timed(function)
+            shutil.rmtree(out)
+        seconds["derive"] /= usable_cpus()
+        rounds.append(seconds)
+        print({name: round(value, 2) for name, value in seconds.items()}, file=sys.stderr)
+    print(f"{len(source)} pictures, median of {options.rounds} rounds\n")
+    print("| what | seconds | of the ideal |\n|---|---|---|")
+    for title, (ours, ideal) in pairs.items():
+        middle = statistics.median(r[ours] for r in rounds)
+        share = statistics.median(r[ideal] / r[ours] for r in rounds)
+        print(f"| {title} | {middle:.2f} | {share:.2f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["memory", "speed"])
+    parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
+    parser.add_argument("--gb", type=float, default=10)
+    parser.add_argument("--megapixels", type=float, default=3, help="of a picture [3]")
+    parser.add_argument("--copies", type=int, default=4, help="of the real pictures [4]")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        {"memory": measure_memory, "speed": measure_speed}[options.what](Path(name), options)
+
+
+if __name__ == "__main__":
+    main()
