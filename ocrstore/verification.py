@@ -148,8 +148,8 @@ def verify(
     if "://" in os.fspath(path) or is_local_copy(path):
         from ocrstore.remote.transfer import whole_object  # the local copy has not all of it
 
-        with whole_object(local_path(path)) as whole:
-            return replace(verify(whole, quick=quick, progress=progress), path=os.fspath(path))
+        with whole_object(local_path(path)) as (url, whole):
+            return replace(verify(whole, quick=quick, progress=progress), path=url)
     if os.path.isdir(path) or os.path.basename(path) == "dataset.json":  # noqa: PTH112, PTH119  # a string, too
         return _verify_shards(path, progress, quick=quick)
     for _ in range(_ATTEMPTS):

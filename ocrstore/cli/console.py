@@ -53,9 +53,16 @@ DATASET = _Dataset(exists=True, path_type=Path)
 
 class _OneStore(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; refuse a data set of many stores."""
+        """Return the path; refuse a data set of many stores, and a URL."""
         from ocrstore.catalog import find_catalog
 
+        if "://" in os.fsdecode(value):
+            self.fail(
+                f"{os.fsdecode(value)} is a URL, and stores are changed on a disk: fetch it with "
+                "`ocrstore pull`, and send it back with `ocrstore push`.",
+                param,
+                ctx,
+            )
         if find_catalog(value) is not None:
             self.fail(
                 f"{os.fsdecode(value)} is a data set of many stores, and its shards are changed by "

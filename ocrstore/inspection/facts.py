@@ -219,7 +219,7 @@ def summarize(store: Store) -> Summary:
     manifest = snapshot.manifest
     catalog = catalog_of(store)
     return Summary(
-        path=str(store.path),
+        path=str(store.path) if store.presence is None else store.presence.url,
         nbytes=snapshot.mapping.nbytes,
         format_version=".".join(map(str, manifest.version)),
         generation=store.generation,

@@ -122,11 +122,15 @@ class Downloads:
             with self._lock:
                 self._settings |= settings
                 write_whole(self._cache / _SETTINGS, json.dumps(self._settings).encode())
+        if not url.endswith(".ocrs"):
+            dataset = self._open_catalog(url.rstrip("/").removesuffix(f"/{CATALOG}"))
+            if dataset is not None:
+                return dataset
         folder, name = split_url(url)
         place = Place(folder)
-        found = None if url.endswith("/") else place.find(name)
-        if name == CATALOG or found is None:
-            return self._open_catalog(url.rstrip("/").removesuffix(f"/{CATALOG}"))
+        found = place.find(name)
+        if found is None:
+            raise NotAStoreError(f"{url}: no such object, nor a {CATALOG} below it. Check the URL.")
         if not found.nbytes:
             raise NotAStoreError(f"{url}: the object is empty.")
         origin = Origin(url, found.etag, found.nbytes)
@@ -142,12 +146,11 @@ class Downloads:
         self.attach(frame.name)
         return frame
 
-    def _open_catalog(self, url: str) -> Path:
+    def _open_catalog(self, url: str) -> Path | None:
+        """Return a folder with a copy of the catalog of a data set; None if there is none."""
         place = Place(url)
         if place.find(CATALOG) is None:
-            raise NotAStoreError(
-                f"{url}: no such object, nor {url}/{CATALOG}, the catalog of a data set."
-            )
+            return None
         data, found = place.get(CATALOG)
         origin = Origin(f"{url}/{CATALOG}", found.etag, found.nbytes)
         folder = origin.dataset(self._cache)

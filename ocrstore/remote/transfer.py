@@ -181,15 +181,18 @@ def _shard_file(catalog: Catalog, shard: Shard) -> _File:
 
 
 @contextmanager
-def whole_object(frame: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a whole copy of the object that a local copy is of; it is removed at the end."""
+def whole_object(frame: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the URL that a local copy is of, and all of it as a file, which is removed at the end.
+
+    Of a data set of many stores it is a folder.
+    """
     origin = read_origin(frame)
     if origin is None:
         raise NotAStoreError(f"{os.fspath(frame)}: is not the local copy of an object")
     with TemporaryDirectory(prefix="whole-", dir=Path(frame).parent) as folder:
         path = Path(folder) / Path(frame).stem
         pull(origin.url, path)
-        yield path
+        yield origin.url, path
 
 
 def fetch_files(url: str, *, progress: Progress | None = None) -> Path:

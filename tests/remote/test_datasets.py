@@ -95,6 +95,9 @@ def test_commands_read_urls(place, dataset_url, folder, cache):
     shown = run(cli, ["inspect", url, "--json"], catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["samples"] == len(ocrstore.open(local))
+    assert json.loads(shown.stdout)["path"] == url
+    refused = run(cli, ["compact", url])
+    assert refused.exit_code == 2 and "ocrstore pull" in refused.output
     for command in (["verify", url], ["warm", url], ["report", url, "--out", "report.html"]):
         done = run(cli, command, catch_exceptions=False)
         assert done.exit_code == 0, (command, done.output)

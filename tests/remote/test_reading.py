@@ -142,6 +142,8 @@ def test_places_without_a_store(bucket, cache, s3_server, tmp_path, monkeypatch)
     """No such object, something else, an empty one, an unknown scheme, no server."""
     with pytest.raises(ocrstore.NotAStoreError, match="no such object"):
         ocrstore.open(f"{bucket}/none.ocrs")
+    with pytest.raises(ocrstore.NotAStoreError, match=r"dataset\.json"):
+        ocrstore.open(f"{bucket}/none/")
     for name, content in (("text.ocrs", b"hello" * 4000), ("empty.ocrs", b"")):
         (tmp_path / name).write_bytes(content)
         url = upload(s3_server, f"{bucket}/{name}", tmp_path / name)
