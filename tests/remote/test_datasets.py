@@ -85,7 +85,7 @@ def test_a_shard_that_is_not_the_catalogs_is_refused(dataset_url, folder, cache,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["dataset", "store"])
-def test_commands_read_urls(place, dataset_url, folder, cache):
+def test_commands_read_urls(place, dataset_url, folder, cache, tmp_path):
     """Those that show, export, verify and warm; also with JSON."""
     url, local = dataset_url, folder
     if place == "store":
@@ -98,6 +98,7 @@ def test_commands_read_urls(place, dataset_url, folder, cache):
     assert json.loads(shown.stdout)["path"] == url
     refused = run(cli, ["compact", url])
     assert refused.exit_code == 2 and "ocrstore pull" in refused.output
-    for command in (["verify", url], ["warm", url], ["report", url, "--out", "report.html"]):
+    report = ["report", url, "--out", str(tmp_path / "report.html")]
+    for command in (["verify", url], ["warm", url], report):
         done = run(cli, command, catch_exceptions=False)
         assert done.exit_code == 0, (command, done.output)
