@@ -61,8 +61,8 @@ def usable_cpus(*, root: Path = Path("/")) -> int:
 def unfinished_nbytes(workers: int) -> int:
     """Return the bytes of samples that may be in memory at once: in work, or waiting for a writer.
 
-    Enough for each worker to have a picture of 12 megapixels, and few enough for two workers to
-    stay under 500 MB with everything else that a build or an export needs.
+    Enough for each worker to have a picture of 12 megapixels. With pictures of 3 megapixels two
+    workers stay under 500 MB with everything else that a build or an export needs.
     """
     return min(48_000_000 * max(workers, 1), 512_000_000)
 
