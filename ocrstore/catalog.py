@@ -132,7 +132,7 @@ def read_catalog(place: str | os.PathLike[str]) -> Catalog:
     path = find_catalog(place)
     if path is None:
         raise NotAStoreError(
-            f"{os.fspath(place)}: is a directory without {CATALOG}, so no data set; `ocrstore build"
+            f"{os.fspath(place)}: is a directory, and there is no {CATALOG} in it. `ocrstore build"
             " --out FOLDER --shard-size SIZE` writes it last, when all shards are there."
         )
     with Path(path).open("rb") as file:

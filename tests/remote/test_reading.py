@@ -221,6 +221,7 @@ def test_marks_of_before_a_power_failure_are_checked_again(url, source, cache, p
     """Rows that are right are kept, the others fetched again; nothing is believed."""
     store = ocrstore.open(url, cache=cache)
     store["tensor"][:]
+    before = proxy.downloaded()
     for fetcher in fetchers(cache):
         fetcher.kill()
         fetcher.wait()
@@ -231,7 +232,6 @@ def test_marks_of_before_a_power_failure_are_checked_again(url, source, cache, p
         file.write(b"another boot")
         file.seek(offset)
         file.write(bytes(1000))
-    before = proxy.downloaded()
     again = ocrstore.open(url, cache=cache)
     assert_equal(again, source, ("tensor",))
     row = int(store["tensor"].nbytes[4])
