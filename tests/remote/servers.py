@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote
 
 SETTINGS = {
@@ -75,7 +74,8 @@ def make_bucket(endpoint: str, name: str) -> None:
     connection.close()
 
 
-class Request(NamedTuple):
+@dataclass
+class Request:
     """A request that passed the proxy."""
 
     method: str
@@ -171,6 +171,10 @@ def faulty_proxy(endpoint: str) -> Iterator[Proxy]:
             if "Content-Length" not in answer.headers:  # it came in chunks
                 self.close_connection = True
                 self.send_header("Connection", "close")
+            # counted before it is sent: a test may look as soon as the last byte is there
+            seen = Request(self.command, path, self.headers.get("Range", ""), 0)
+            with proxy.lock:
+                proxy.requests.append(seen)
             self.end_headers()
             passed, most = 0, length // 2 if fault == "cut" else None
             while self.command != "HEAD":
@@ -179,13 +183,11 @@ def faulty_proxy(endpoint: str) -> Iterator[Proxy]:
                     chunk = bytes([chunk[0] ^ 1]) + chunk[1:]
                 if not chunk:
                     break
-                self.wfile.write(chunk)
                 passed += len(chunk)
+                seen.nbytes = passed
+                self.wfile.write(chunk)
             if fault == "cut":
                 self.close_connection = True
-            seen = Request(self.command, path, self.headers.get("Range", ""), passed)
-            with proxy.lock:
-                proxy.requests.append(seen)
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do
 
