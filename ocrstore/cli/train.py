@@ -31,7 +31,7 @@ class _StoreOrShare(click.Path):
         try:
             share = float(value)
         except (TypeError, ValueError):
-            return super().convert(value, param, ctx)
+            return DATASET.convert(value, param, ctx)
         if not 0 < share < 1:
             self.fail(f"{value} is neither a store nor a share between 0 and 1.", param, ctx)
         return share
@@ -41,19 +41,18 @@ def _stores(
     context: click.Context, param: click.Parameter, values: tuple[str, ...]
 ) -> list[Path] | dict[str, float]:
     """Parse stores, or all of them with a share: `synth.ocrs=0.3`."""
-    found: dict[str, str] = {}
+    found: dict[Path, float | None] = {}
     for value in values:
-        path, _, share = ("", "", "") if Path(value).exists() else value.rpartition("=")
-        DATASET.convert(path or value, param, context)
-        found[path or value] = share
-    if not any(found.values()):
-        return [Path(value) for value in values]
-    if not all(found.values()):
+        path, _, number = value.rpartition("=")
+        try:
+            share = None if Path(value).exists() else float(number)
+        except ValueError:  # an `=` in the name of a store
+            share = None
+        found[DATASET.convert(value if share is None else path, param, context)] = share
+    shares = {str(path): share for path, share in found.items() if share is not None}
+    if shares and len(shares) < len(found):
         raise click.UsageError("Give every store a share (STORE=0.3), or none.")
-    try:
-        return {path: float(share) for path, share in found.items()}
-    except ValueError as exc:
-        raise click.BadParameter(f"a share is not a number: {exc}") from exc
+    return shares or list(found)
 
 
 @click.command("train")
