@@ -132,7 +132,16 @@ class RowRefs:
         dataset_rows: The row of each sample in the data set; `store_rows` by default.
     """
 
-    __slots__ = ("_each", "_others", "dataset_rows", "fields", "store_of", "store_rows", "views")
+    __slots__ = (
+        "_each",
+        "_groups",
+        "_others",
+        "dataset_rows",
+        "fields",
+        "store_of",
+        "store_rows",
+        "views",
+    )
 
     def __init__(
         self,
@@ -147,6 +156,7 @@ class RowRefs:
         self.store_of = store_of
         self.dataset_rows = store_rows if dataset_rows is None else dataset_rows
         self._each: list[tuple[StoreView, int]] | None = None
+        self._groups: list[tuple[StoreView, IntArray, IntArray]] | None = None
         names, specs = self.views[0].names, self.views[0].specs
         # the shards of a data set share one object
         self._others = [view for view in self.views if view.specs is not specs]
@@ -167,14 +177,20 @@ class RowRefs:
 
     def groups(self) -> list[tuple[StoreView, IntArray, IntArray]]:
         """Return (view, positions in the batch, rows of the store) for each view in use."""
+        if self._groups is None:
+            self._groups = self._find_groups()
+        return self._groups
+
+    def _find_groups(self) -> list[tuple[StoreView, IntArray, IntArray]]:
         if self.store_of is None:
             return [(self.views[0], np.arange(len(self)), self.store_rows)]
-        found = []
-        for number, view in enumerate(self.views):
-            positions = np.flatnonzero(self.store_of == number)
-            if len(positions):
-                found.append((view, positions, self.store_rows[positions]))
-        return found
+        order = np.argsort(self.store_of, kind="stable")
+        numbers, starts = np.unique(self.store_of[order], return_index=True)
+        parts = np.split(order, starts[1:])
+        return [
+            (self.views[number], positions, self.store_rows[positions])
+            for number, positions in zip(numbers.tolist(), parts, strict=True)
+        ]
 
     def each(self) -> list[tuple[StoreView, int]]:
         """Return (view, row of the store) of each sample."""
