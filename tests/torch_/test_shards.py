@@ -5,7 +5,6 @@ import pickle
 import shutil
 from pathlib import Path
 
-import albumentations as A
 import numpy as np
 import pytest
 import torch
@@ -184,6 +183,7 @@ def test_a_batch_over_the_border_of_two_shards(folder):
 
 def test_transforms_on_shards(folder, store_path, keys):
     """The same pictures and polygons as of one store, in any shard."""
+    A = pytest.importorskip("albumentations")
     dataset = OCRStoreDataset(folder, transform=A.HorizontalFlip(p=1))
     whole = OCRStoreDataset(store_path, transform=A.HorizontalFlip(p=1))
     for row in (0, 17, 36):
