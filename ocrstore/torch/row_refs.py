@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ from ocrstore.errors import OCRStoreError
 from ocrstore.schema import COLUMNS, IMAGE, MATRIX, PICTURE, TENSOR
 from ocrstore.torch.memory.column_memory import take_together
 from ocrstore.torch.memory.float_rows import POOL, write_floats, write_normalized
-from ocrstore.torch.memory.parallel_copy import Source, fill_rows
+from ocrstore.torch.memory.parallel_copy import fill_rows
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray
 from ocrstore.torch.open_views import find_view
 from ocrstore.torch.store_view import ShardRef, StoreView, ViewRef
@@ -32,6 +34,11 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+
+
+_CHECKED_SECONDS = 0.05
+"""So long, the files of a batch of several stores are not looked at again for its next column: it
+may have as many files as samples. Who reads a tensor reads it without any check."""
 
 
 class ExactTensor(torch.Tensor):
@@ -133,6 +140,7 @@ class RowRefs:
     """
 
     __slots__ = (
+        "_checked",
         "_each",
         "_groups",
         "_others",
@@ -155,6 +163,7 @@ class RowRefs:
         self.store_rows = store_rows
         self.store_of = store_of
         self.dataset_rows = store_rows if dataset_rows is None else dataset_rows
+        self._checked = -math.inf
         self._each: list[tuple[StoreView, int]] | None = None
         self._groups: list[tuple[StoreView, IntArray, IntArray]] | None = None
         names, specs = self.views[0].names, self.views[0].specs
@@ -184,12 +193,12 @@ class RowRefs:
     def _find_groups(self) -> list[tuple[StoreView, IntArray, IntArray]]:
         if self.store_of is None:
             return [(self.views[0], np.arange(len(self)), self.store_rows)]
-        order = np.argsort(self.store_of, kind="stable")
-        numbers, starts = np.unique(self.store_of[order], return_index=True)
-        parts = np.split(order, starts[1:])
+        places: dict[int, list[int]] = {}  # for a few rows this is quicker than numpy
+        for position, number in enumerate(self.store_of.tolist()):
+            places.setdefault(number, []).append(position)
         return [
-            (self.views[number], positions, self.store_rows[positions])
-            for number, positions in zip(numbers.tolist(), parts, strict=True)
+            (self.views[number], np.array(positions), self.store_rows[positions])
+            for number, positions in places.items()
         ]
 
     def each(self) -> list[tuple[StoreView, int]]:
@@ -246,11 +255,15 @@ class RowRefs:
 
     def _take_together(self, field: Field) -> AnyArray:
         """Return rows of several stores as one array: mapped together if possible."""
-        self.check()
-        memories = [view.memory.get(field.column) for view, _ in self.each()]
-        mapped = take_together(memories, self.store_rows)
-        if mapped is not None:
-            return mapped
+        if time.monotonic() - self._checked > _CHECKED_SECONDS:
+            self.check()
+        name = field.column
+        self._fetch(name)
+        if self.views[0].specs[name].is_raw:
+            memories = [view.memory_at(name, row) for view, row in self.each()]
+            mapped = take_together(memories, self.store_rows)
+            if mapped is not None:
+                return mapped
         out = self.views[0].column(field.column).empty_batch(len(self))
         self._copy(field, out)
         return out
@@ -272,8 +285,15 @@ class RowRefs:
         if self.store_of is None:
             self.views[0].copy(field.column, self.store_rows, out)
             return
-        sources: list[Source] = [view.source(field.column, row) for view, row in self.each()]
-        fill_rows(sources, out)
+        name = field.column
+        self._fetch(name)
+        fill_rows([view.source(name, row) for view, row in self.each()], out)
+
+    def _fetch(self, name: str) -> None:
+        """Have the rows of a column of stores behind URLs: together, not row by row."""
+        if any(view.is_remote for view in self.views):
+            for view, _, rows in self.groups():
+                view.memory_of(name, rows)
 
     @property
     def as_numpy(self) -> bool:
@@ -286,12 +306,14 @@ class RowRefs:
     def _stored_rows(self, field: Field) -> list[AnyArray]:
         """Return the rows where they lie in the file, decoded if they have a codec."""
         self.check()
+        self._fetch(field.column)
         return [view.column(field.column)[row] for view, row in self.each()]
 
     def check(self) -> None:
         """Raise StoreChangedError if a file was truncated, overwritten or replaced by another."""
         for view in self.views:
             view.check()
+        self._checked = time.monotonic()
 
     def _take_floats(self, field: Field) -> AnyArray | list[AnyArray]:
         rows = self._stored_rows(field)

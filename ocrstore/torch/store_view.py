@@ -147,12 +147,15 @@ class StoreView(ViewOutline):
             if self.specs[name].is_raw and self.specs[name].is_fixed
         }
 
-    def _memory_of(self, name: str, rows: IntArray) -> ColumnMemory | None:
-        """Return the memory that has rows of a raw column; behind a URL, fetch them first."""
-        self.check()
-        if self._presence is None or name not in self.memory:
+    def memory_of(self, name: str, rows: IntArray) -> ColumnMemory | None:
+        """Return the memory that has rows of a column; None if they have to be decoded.
+
+        Behind a URL the rows are fetched first. Call `check` before.
+        """
+        if self._presence is None:
             return self.memory.get(name)
-        return self._memory_in(self._presence.need(self.columns[name], rows))[name]
+        column = self.columns.get(name, name)
+        return self._memory_in(self._presence.need(column, rows)).get(name)
 
     def _memory_in(self, mapping: MappedFile) -> dict[str, ColumnMemory]:
         """Return the memory of a file that rows were fetched into.
@@ -189,7 +192,8 @@ class StoreView(ViewOutline):
 
     def column(self, name: str) -> StoredColumn[Any]:
         """Return the stored column behind a logical name."""
-        return self._stored.get(name) or self.store[name]
+        found = self._stored.get(name)
+        return self.store[name] if found is None else found
 
     def check(self) -> None:
         """Raise StoreChangedError if the file was truncated, overwritten or replaced by another.
@@ -201,6 +205,8 @@ class StoreView(ViewOutline):
         mapped file kills the process (SIGBUS). Writers of the store only add to what was opened,
         so the content is compared again only when the file's times have changed.
         """
+        if self._is_unchanged():
+            return
         mapping = self._mapping
         try:
             status = os.stat(self.path)  # noqa: PTH116  # once for each column of a batch
@@ -216,6 +222,26 @@ class StoreView(ViewOutline):
             return
         if (status.st_mtime_ns, status.st_ctime_ns) != self._times:
             self._check_content((status.st_mtime_ns, status.st_ctime_ns))
+
+    def _is_unchanged(self) -> bool:
+        """Return whether the open file is as it was, and has a name; False also if that is unknown.
+
+        To ask about a descriptor takes a third of the time of a path, and a batch may come from as
+        many files as it has samples. Replacing or removing a file changes the times of the old one.
+        """
+        handle, mapping = self._handle, self._mapping
+        if handle is None or self._rows is not mapping:  # behind a URL it is another file
+            return False
+        try:
+            status = os.fstat(handle.fd)
+        except OSError:  # closed since a fork, or out of reach
+            return False
+        return (
+            _is_at(status, mapping)
+            and status.st_nlink > 0
+            and status.st_size >= mapping.nbytes
+            and (status.st_mtime_ns, status.st_ctime_ns) == self._times
+        )
 
     def _check_new_file(self) -> None:
         """Raise StoreChangedError unless the file at the path now has the same content and view."""
@@ -253,7 +279,8 @@ class StoreView(ViewOutline):
 
     def take(self, name: str, rows: IntArray) -> AnyArray | list[AnyArray]:
         """Return rows of a column as writable memory; a list if their shapes differ."""
-        memory = self._memory_of(name, rows)
+        self.check()
+        memory = self.memory_of(name, rows)
         if memory is not None:
             return memory.take(rows)
         column = self.column(name)
@@ -265,17 +292,25 @@ class StoreView(ViewOutline):
 
     def copy(self, name: str, rows: IntArray, out: AnyArray) -> None:
         """Copy or decode rows of a column of fixed shape straight into `out`."""
-        memory = self._memory_of(name, rows)
+        self.check()
+        memory = self.memory_of(name, rows)
         if memory is not None:
             memory.copy(rows, out)
         else:
             decode_rows(self.column(name), rows, out)
 
+    def memory_at(self, name: str, row: int) -> ColumnMemory | None:
+        """Return what `memory_of` does, for one row."""
+        if self._presence is None:
+            return self.memory.get(name)
+        return self.memory_of(name, np.array([row]))
+
     def source(self, name: str, row: int) -> Source:
-        """Return what `copy` makes a row of: its array in the file, or where to decode it from."""
-        local = self._presence is None
-        memory = self.memory.get(name) if local else self._memory_of(name, np.array([row]))
-        return (self.column(name), row) if memory is None else memory.in_file(row)
+        """Return what `copy` makes a row of: its bytes in the file, or where to decode it from."""
+        memory = self.memory.get(name) if self._presence is None else self.memory_at(name, row)
+        if memory is not None:
+            return memory.in_file(row)
+        return self.column(name), row
 
     def ranges(
         self, rows: IntArray, *, names: tuple[str, ...] | None = None
@@ -306,6 +341,11 @@ class StoreView(ViewOutline):
         if self._presence is not None:
             columns = [self.columns[name] for name in names]
             self._memory_in(self._presence.need_all(columns, rows))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its rows are fetched from a URL."""
+        return self._presence is not None
 
     @property
     def is_removed(self) -> bool:

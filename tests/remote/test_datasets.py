@@ -15,6 +15,7 @@ from ocrstore.cli import cli
 from ocrstore.torch import OCRStoreDataset
 from tests.drawn import write_source
 from tests.remote.local_copies import upload
+from tests.sharded import describe_shard, write_dataset
 
 
 @pytest.fixture
@@ -48,6 +49,33 @@ def test_a_data_set_is_read_by_its_catalog(dataset_url, folder, cache, proxy):
     batch, expected = dataset[[3, 0, 4]], local[[3, 0, 4]]
     assert (batch["images"] == expected["images"]).all()
     assert (batch["prob_maps"] == expected["prob_maps"]).all()
+
+
+@pytest.mark.parametrize("how", ["direct", "copy_into", "sequential"])
+def test_batches_of_several_shards_wait_for_rows_that_are_mapped(how, cache, tmp_path):
+    """Raw rows large enough to be mapped together, which nobody has fetched before."""
+    folder, columns = tmp_path / "train", {"tensor": ocrstore.Column("uint8", (160, 160, 3))}
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    shards = []
+    for number in range(4):
+        path = folder / f"{number}.ocrs"
+        metadata = {"views": {}, "default_view": None}
+        with ocrstore.create(path, columns, metadata=metadata) as writer:
+            for row in range(3):
+                pixels = random.integers(1, 255, (160, 160, 3), np.uint8)
+                writer.append(f"{number}_{row}.jpg", {"tensor": pixels})
+        shards.append(describe_shard(path, f"{number:02b}"))
+    write_dataset(folder, shards)
+    local, dataset = OCRStoreDataset(folder), OCRStoreDataset(f"file://{folder}/")
+    for rows in ([2, 3], [4, 5, 6]) if how == "sequential" else ([11, 0, 7, 3], [4, 10, 1]):
+        batch, expected = dataset[rows], local[rows]["images"]
+        if how == "copy_into":
+            buffers = batch.empty_buffers()
+            batch.copy_into(buffers)
+            assert (buffers["images"] == expected).all()
+        else:
+            assert (batch["images"] == expected).all()
 
 
 def test_a_data_set_opens_as_one_store(dataset_url, folder, cache):

@@ -170,9 +170,9 @@ class ColumnMemory:
         copy_rows(self._data, self.layout, rows, out)
 
     def in_file(self, row: int) -> AnyArray:
-        """Return a row as a read-only array in the mapped file."""
-        layout = self.layout
-        return np.ndarray(layout.shape, layout.dtype, self._data, int(layout.offsets[row]))
+        """Return the bytes of a row in the mapped file, read-only."""
+        offset = self.layout.offsets.item(row)
+        return self._data[offset : offset + self.layout.nbytes]
 
     def _copy(self, rows: IntArray) -> AnyArray:
         out = np.empty((len(rows), *self.layout.shape), self.layout.dtype)

@@ -22,7 +22,7 @@ from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
 Job = tuple[AnyArray, Any]
 """A target, and the source to copy or decode into it."""
 Source: TypeAlias = "AnyArray | tuple[StoredColumn[Any], int]"
-"""A row as it is in the file, or a compressed column and the row of it to decode."""
+"""The bytes of a row in the file, or a compressed column and the row of it to decode."""
 Work = Callable[[AnyArray, Any], None]
 
 _FLAT_NBYTES = 64 << 10
@@ -63,12 +63,15 @@ def decode_rows(column: StoredColumn[Any], rows: IntArray, out: AnyArray) -> Non
 
 def fill_rows(sources: Sequence[Source], out: AnyArray) -> None:
     """Copy or decode a row of any store into each row of `out`."""
-    if len(out) and not out[0].flags.c_contiguous and any(isinstance(s, tuple) for s in sources):
+    if not out.flags.c_contiguous:
         filled = np.empty_like(out, order="C")  # a buffer of another layout
         fill_rows(sources, filled)
         np.copyto(out, filled)
         return
-    jobs = [(out[position, ...], source) for position, source in enumerate(sources)]
+    nbytes = out.nbytes // max(1, len(out))
+    flat = out.reshape(-1).view(np.uint8)
+    starts = range(0, len(out) * nbytes, nbytes) if nbytes else [0] * len(out)
+    jobs = [(flat[start : start + nbytes], source) for start, source in zip(starts, sources)]
     run_jobs(jobs, out.nbytes, _fill)
 
 
