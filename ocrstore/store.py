@@ -220,8 +220,8 @@ class StoredColumn(Generic[T]):
         Raises:
             CorruptStoreError: The row does not decode to exactly the bytes of `out`.
         """
-        mapping = self._mapping if self._presence is None else self._mapping_of(row)
-        data = mapping.part(int(self.offsets[row]), int(self.nbytes[row]))
+        mapping = self._mapping if self._presence is None else self._presence.need(self.name, row)
+        data = mapping.part(self.offsets.item(row), self.nbytes.item(row))
         decode_row_into(self.spec, data, out, where=_Place(self, row))
 
     def _one(self, row: int) -> npt.NDArray[T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,12 +34,31 @@ _REPLACED = 100
 """A request during which the local copy was removed so often is given up."""
 
 
-class _LocalRows(NamedTuple):
+class _LocalRows:
     """A mapped rows file."""
 
-    mapping: MappedFile
-    marks: npt.NDArray[np.uint8]
-    """One byte for each column and row; the fetcher sets them, in the file."""
+    def __init__(self, mapping: MappedFile, marks: npt.NDArray[np.uint8]) -> None:
+        self.mapping = mapping
+        self.marks = marks
+        """One byte for each column and row; the fetcher sets them, in the file."""
+        self._left = [marks.shape[1]] * len(marks)
+        """How many rows of each column are asked for before all are looked at; 0 if all are there.
+        """
+
+    def has(self, number: int, rows: Any) -> bool:
+        """Return whether these rows of a column are there; quick once all of them are."""
+        if not self._left[number]:
+            return True
+        if isinstance(rows, int):  # of each compressed row of a batch
+            found, count = self.marks.item(number, rows) == PRESENT, 1
+        else:
+            marks = self.marks[number, rows]
+            found, count = bool((marks == PRESENT).all()), np.size(marks)
+        self._left[number] -= count
+        if self._left[number] <= 0:  # about once an epoch
+            complete = bool((self.marks[number] == PRESENT).all())
+            self._left[number] = 0 if complete else self.marks.shape[1]
+        return found
 
 
 class Fetching(Protocol):
@@ -84,10 +103,8 @@ class Presence:
             OCRStoreError: The object cannot be read.
         """
         local = self._local
-        if local is not None:
-            marks = local.marks[self._numbers[column], rows]
-            if (marks == PRESENT).all():
-                return local.mapping
+        if local is not None and local.has(self._numbers[column], rows):
+            return local.mapping
         return self._fetch((column,), np.atleast_1d(np.arange(self._samples)[rows]))
 
     @property
@@ -139,8 +156,11 @@ class Presence:
         self, local: _LocalRows, columns: Sequence[str], rows: npt.NDArray[np.int64]
     ) -> list[list[int]]:
         """Return the rows of each column that are not there."""
-        found = []
+        found: list[list[int]] = []
         for name in columns:
+            if local.has(self._numbers[name], rows):
+                found.append([])
+                continue
             absent = local.marks[self._numbers[name], rows] != PRESENT
             found.append(rows[absent].tolist() if absent.any() else [])
         return found
