@@ -2,6 +2,7 @@
 
     python tools/bench_doors.py memory --folder /big    needs three times --gb of free disk
     OCRSTORE_PICTURES=... python tools/bench_doors.py speed
+    OCRSTORE_PICTURES=... python tools/bench_doors.py stream --folder /big    needs 5 times --gb
 
 *memory* runs the commands a user runs on pictures of noise, half of them PNG files, which leave as
 they are, and half BMP files, which leave as PNG. It reads every 50 ms what all processes of a command have
@@ -10,6 +11,11 @@ of their own (PSS of anonymous and shared memory; the page cache is not counted)
 *speed* alternates, in one process, between each way through ocrstore and the least work that it could be:
 writing the same bytes once, encoding the same PNG files in as many threads, decoding and drawing alone.
 All writing ends with an fsync. The table has the median of the rounds' ratios.
+
+*stream* is about more bytes than the machine's disk hides behind its caches: a build from a tar with
+view, maps and masks, an export of everything in it, and an export of stored files. Each takes turns
+with what the disk gives, the same bytes written from memory as one file, and the build as well with
+what the decoder gives, decoding and drawing alone.
 """
 
 from __future__ import annotations
@@ -195,9 +201,88 @@ def measure_speed(folder: Path, options: argparse.Namespace) -> None:
         print(f"| {title} | {middle:.2f} | {share:.2f} |")
 
 
+# --- stream
+
+
+def make_real_tar(path: Path, count: int) -> None:
+    """Write so many pictures with annotations, the real ones again and again."""
+    real = Path(os.environ["OCRSTORE_PICTURES"], "icdar2015")
+    pictures = [
+        (image.name, image.read_bytes(), (real / "gt" / f"gt_{image.stem}.txt").read_bytes())
+        for image in sorted((real / "images").iterdir())
+    ]
+    with tarfile.open(path, "w") as tar:
+        for number in range(count):
+            copy, row = divmod(number, len(pictures))
+            name, data, lines = pictures[row]
+            add(tar, f"{copy}_{name}", data)
+            add(tar, f"{copy}_{Path(name).stem}.txt", lines)
+
+
+def write_plain(nbytes: int, path: Path) -> None:
+    """Write bytes from memory."""
+    block = np.random.default_rng(0).bytes(1 << 20)
+    with path.open("wb") as file:
+        for _ in range(nbytes >> 20):
+            file.write(block)
+
+
+def size_of(path: Path) -> int:
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files)
+
+
+def measure_stream(folder: Path, options: argparse.Namespace) -> None:
+    from bench_build import derive_single
+
+    from ocrstore.sources import open_source
+
+    work = folder / "work"
+    nbytes = int(options.gb * 1e9)
+    make_real_tar(folder / "view.tar", nbytes // 3_780_000)
+    make_real_tar(folder / "files.tar", nbytes // 90_000)
+    ocrstore.build(folder / "files.tar", folder / "files.ocrs", columns=["image"])
+    few = folder / "few.tar"
+    make_real_tar(few, 404)
+    source = open_source(few)
+    began = time.perf_counter()
+    derive_single(source)
+    decoder = (time.perf_counter() - began) / 404 / usable_cpus()
+    view = folder / "view.ocrs"
+    ways: dict[str, tuple[Callable[[], object], float]] = {
+        "build from a tar": (
+            lambda: ocrstore.build(folder / "view.tar", work / "a.ocrs"),
+            decoder * (nbytes // 3_780_000),
+        ),
+        "export of pictures, tensors, maps and masks": (
+            lambda: ocrstore.export(view, to="webdataset", out=work / "out"),
+            0.0,
+        ),
+        "export of stored files": (
+            lambda: ocrstore.export(folder / "files.ocrs", to="webdataset", out=work / "out"),
+            0.0,
+        ),
+    }
+    ocrstore.build(folder / "view.tar", view)
+    print("| what | GB | seconds | decoder | disk | of the slower one |\n|---|---|---|---|---|---|")
+    for name, (function, decoding) in ways.items():
+        rows = []
+        for _ in range(options.rounds):
+            work.mkdir()
+            ours = timed(function, work)
+            written = size_of(work)
+            shutil.rmtree(work)
+            work.mkdir()
+            plain = timed(lambda n=written: write_plain(n, work / "plain"), work)
+            shutil.rmtree(work)
+            rows.append((written / 1e9, ours, decoding, plain, max(decoding, plain) / ours))
+        columns = [statistics.median(column) for column in zip(*rows, strict=True)]
+        print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in columns) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["memory", "speed"])
+    parser.add_argument("what", choices=["memory", "speed", "stream"])
     parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
     parser.add_argument("--gb", type=float, default=10)
     parser.add_argument("--megapixels", type=float, default=3, help="of a picture [3]")
@@ -205,7 +290,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        {"memory": measure_memory, "speed": measure_speed}[options.what](Path(name), options)
+        ways = {"memory": measure_memory, "speed": measure_speed, "stream": measure_stream}
+        ways[options.what](Path(name), options)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """`small` stores against FFCV's JPEG mode and against files with albumentations, same content.
 
-    python tools/bench_small.py SMALL PICTURES [--rounds 5] [--workers 2]
+    python tools/bench_small.py SMALL PICTURES [--raw FAST] [--rounds 5] [--workers 2]
 
-SMALL is a store of the pictures in preset `small`, PICTURES their folder (`images`, `gt`). Everybody
+SMALL is a store of the pictures in preset `small`, PICTURES their folder (`images`, `gt`), FAST the
+store in preset `fast`: its rows are only copied, so no codec can be faster than that. Everybody
 delivers shuffled batches of 16: the picture letterboxed to the store's size, both maps as float16,
 both masks. What is in the others' favour: FFCV's pictures are lossy JPEG files of the final size,
 its maps and masks are raw, its batches are its own reused buffers and are not copied; the files'
@@ -134,6 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("small", type=Path)
     parser.add_argument("pictures", type=Path)
+    parser.add_argument("--raw", type=Path, help="the same samples in preset `fast`")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
@@ -144,6 +146,8 @@ def main() -> None:
         for consumer in ("copy_into", "prefetch")
         for number in (0, workers)
     }
+    if options.raw is not None:
+        contenders["raw, copy_into, 0 workers"] = Stored(options.raw, 0, "copy_into")
     by_files = files(options.pictures, size, workers)
     others = {"files + albumentations": Batches(by_files, len(by_files.dataset))}
     others["libjpeg-turbo, pictures only"] = Batches(JpegOnly(store, workers), len(store))

@@ -45,7 +45,7 @@ from ocrstore.shared_slots import (
     supported,
 )
 
-RESULTS_PER_WORKER = 8
+RESULTS_PER_WORKER = 4
 """Tasks of a worker that are given out, or done and not fetched yet."""
 _OUTSTANDING = 2  # per worker: one at work, one waiting in its pipe
 CRASHES = {

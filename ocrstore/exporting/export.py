@@ -43,6 +43,9 @@ FORMATS = (*FOLDERS, *index_file.FORMATS)
 MARK = ".ocrstore-export.json"
 """In every exported folder: what it was made from. A folder without it is never replaced."""
 
+_PORTION = 16
+"""At most so many samples are encoded in one go."""
+
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -212,20 +215,39 @@ def _ahead(
 ) -> Iterator[_R]:
     """Yield the results in order; as many are computed ahead as memory is meant for."""
     cpus = usable_cpus()
-    running: deque[tuple[Future[_R], int]] = deque()
+    limit = unfinished_nbytes(cpus)
+    running: deque[tuple[Future[list[_R]], int]] = deque()
     taken = 0
     try:
-        for item, nbytes in zip(items, sizes, strict=True):
-            while running and (len(running) > 2 * cpus or taken + nbytes > unfinished_nbytes(cpus)):
-                yield running[0][0].result()
+        for some, nbytes in _portions(zip(items, sizes, strict=True), limit // (4 * cpus)):
+            while running and (len(running) > 2 * cpus or taken + nbytes > limit):
+                yield from running[0][0].result()
                 taken -= running.popleft()[1]
-            running.append((pool.submit(function, item), nbytes))
+            running.append((pool.submit(_each, function, some), nbytes))
             taken += nbytes
         while running:
-            yield running.popleft()[0].result()
+            yield from running.popleft()[0].result()
     finally:
         for future, _ in running:
             future.cancel()
+
+
+def _portions(sized: Iterable[tuple[_T, int]], limit: int) -> Iterator[tuple[list[_T], int]]:
+    """Put small items together: to hand one to another thread takes as long as to encode it."""
+    some: list[_T] = []
+    total = 0
+    for item, nbytes in sized:
+        if some and (len(some) == _PORTION or total + nbytes > limit):
+            yield some, total
+            some, total = [], 0
+        some.append(item)
+        total += nbytes
+    if some:
+        yield some, total
+
+
+def _each(function: Callable[[_T], _R], items: list[_T]) -> list[_R]:
+    return [function(item) for item in items]
 
 
 def _publish(work: Path, target: Path) -> None:

@@ -48,7 +48,7 @@ class _Pictures(Format):
 
     def encode(self, row: int) -> memoryview:
         """Return the picture."""
-        return self.reader.picture(row)
+        return self.reader.picture(row)[1]
 
     def write(self, path: Path, samples: Iterator[memoryview]) -> None:
         """Write the picture."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,23 +98,25 @@ class SampleReader:
 
     def suffix(self, row: int) -> str:
         """Return how the name of a picture's file has to end; as the key does, if that fits."""
+        return self._suffix(row, self._kept(row) or "png")
+
+    def _suffix(self, row: int, kind: str) -> str:
         from ocrstore.decode import SUFFIXES
 
-        kind = self._kept(row) or "png"
         _, dot, ending = self.store.keys[row].rpartition(".")
         return dot + ending if (dot + ending).lower() in SUFFIXES[kind] else KEPT[kind]
 
-    def picture(self, row: int) -> memoryview:
-        """Return a sample's upright picture: the stored file as it is, or a PNG of its pixels."""
-        if self._kept(row):
-            return self._pictures.stored(row)
+    def picture(self, row: int) -> tuple[str, memoryview]:
+        """Return a sample's upright picture, the stored file as it is or a PNG, and its suffix."""
+        kind = self._kept(row)
+        if kind is not None:
+            return self._suffix(row, kind), self._pictures.stored(row)
         import cv2
 
         pixels = cv2.cvtColor(self._pictures[row], cv2.COLOR_RGB2BGR)
         done, data = cv2.imencode(".png", pixels, [cv2.IMWRITE_PNG_COMPRESSION, 1])
         assert done
-        encoded: memoryview = data.data
-        return encoded
+        return self._suffix(row, "png"), data.data
 
     def nbytes(
         self, rows: list[int], columns: Sequence[str], *, decoded: bool = False
@@ -159,10 +162,11 @@ def _moved(matrix: npt.NDArray[Any], polygon: npt.NDArray[Any]) -> npt.NDArray[A
 
 
 def _plain(polygon: npt.NDArray[Any]) -> list[tuple[float, float]]:
-    values = [_number(value) for value in polygon.reshape(-1)]
+    values = [_number(value) for value in polygon.reshape(-1).tolist()]
     return list(zip(values[::2], values[1::2], strict=True))
 
 
-def _number(value: np.float32) -> float:
-    shortest = float(str(value))
-    return int(shortest) if shortest.is_integer() and str(shortest) != "-0.0" else shortest
+def _number(value: float) -> float:
+    if value.is_integer() and (value or math.copysign(1, value) > 0):  # -0.0 has no integer
+        return int(value)
+    return float(str(np.float32(value)))

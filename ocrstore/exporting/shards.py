@@ -7,6 +7,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,8 @@ class WebDataset(_Sharded):
         }
         if self._with_pictures:
             # WebDataset knows .jpg, .jpeg, .png and .webp by these names only
-            suffix = self.reader.suffix(row).lower()
-            members["jpg" if suffix in _JPEG else suffix[1:]] = self.reader.picture(row)
+            suffix, picture = self.reader.picture(row)
+            members["jpg" if suffix.lower() in _JPEG else suffix.lower()[1:]] = picture
         for name, column in self.columns.items():
             buffer = io.BytesIO()
             np.save(buffer, np.ascontiguousarray(self.store[column][row]), allow_pickle=False)
@@ -127,13 +128,32 @@ class WebDataset(_Sharded):
         with path.open("wb") as file:
             for members in samples:
                 for name, data in members:
-                    info = tarfile.TarInfo(name)
-                    info.size = len(data)
-                    file.write(info.tobuf(tarfile.USTAR_FORMAT))
+                    file.write(_header(name, len(data)))
                     file.write(data)
                     file.write(bytes(-len(data) % tarfile.BLOCKSIZE))
             file.write(bytes(2 * tarfile.BLOCKSIZE))
             file.write(bytes(-file.tell() % tarfile.RECORDSIZE))
+
+
+def _header(name: str, nbytes: int) -> bytes:
+    """Return the header of a tar's member."""
+    known = name.isascii() and len(name) <= tarfile.LENGTH_NAME and nbytes < 8**11
+    if not known:
+        info = tarfile.TarInfo(name)
+        info.size = nbytes
+        return info.tobuf(tarfile.USTAR_FORMAT)
+    # most members differ in name and size only, and `tobuf` takes half of the time of a picture
+    header = bytearray(_plain_header())
+    header[: len(name)] = name.encode("ascii")
+    header[124:135] = b"%011o" % nbytes
+    header[148:156] = b"        "  # of the checksum, while it is taken
+    header[148:155] = b"%06o\0" % sum(header)
+    return bytes(header)
+
+
+@lru_cache(maxsize=1)
+def _plain_header() -> bytes:
+    return tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
 
 
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
@@ -160,10 +180,10 @@ class HuggingFace(_Sharded):
     def encode(self, row: int) -> dict[str, Any]:
         """Return a row of the table."""
         sample = self.reader.read(row)
-        path = f"{row:08d}{self.reader.suffix(row)}"
+        suffix, picture = self.reader.picture(row)
         return {
             "key": sample.key,
-            "image": {"bytes": bytes(self.reader.picture(row)), "path": path},
+            "image": {"bytes": bytes(picture), "path": f"{row:08d}{suffix}"},
             "width": sample.width,
             "height": sample.height,
             "objects": _objects(sample),

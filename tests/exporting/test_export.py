@@ -26,7 +26,7 @@ from ocrstore.errors import (
     UnknownSampleError,
     WriteError,
 )
-from ocrstore.exporting.export import FOLDERS, MARK, _ahead
+from ocrstore.exporting.export import _PORTION, FOLDERS, MARK, _ahead
 from ocrstore.exporting.folders import beside, file_names
 from ocrstore.keys import key_of
 from ocrstore.machine import usable_cpus
@@ -284,19 +284,22 @@ def test_existing_folders_are_safe(stores, tmp_path):
     assert (tmp_path / ".new.partial" / "mine").exists() and (tmp_path / "file").exists()
 
 
-@pytest.mark.parametrize(("nbytes", "ahead"), [(10, 2 * usable_cpus()), (10**9, 0)])
+@pytest.mark.parametrize(
+    ("nbytes", "ahead"), [(10, (2 * usable_cpus() + 1) * _PORTION), (10**9, 0)]
+)
 def test_memory_bounds_what_is_encoded_ahead(nbytes, ahead):
     """Small samples are encoded ahead of the writer, large ones one by one; all in order."""
     begun = []
+    count = 50 if nbytes > 10 else 4 * ahead
 
     def encode(item):
         begun.append(item)
         return item
 
     with ThreadPoolExecutor(2) as pool:
-        for taken, item in enumerate(_ahead(pool, encode, range(50), [nbytes] * 50)):
+        for taken, item in enumerate(_ahead(pool, encode, range(count), [nbytes] * count)):
             assert item == taken and len(begun) <= taken + 1 + ahead
-    assert sorted(begun) == list(range(50))
+    assert sorted(begun) == list(range(count))
 
 
 # ---- what goes out ----

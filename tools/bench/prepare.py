@@ -1,7 +1,8 @@
 """Makes the prepared samples from pictures, by the pipeline that a store replaces.
 
 The 404 pictures of ICDAR 2015 where OCRSTORE_PICTURES names them, drawn ones of the same size and
-number elsewhere: decoded, resized and padded by albumentations, their maps drawn.
+number elsewhere: decoded, resized and padded by albumentations, their maps drawn. Where more samples
+are asked for than there are pictures, pictures come again under other keys.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ def prepare(folder: Path, *, count: int = COUNT, size: int = SIZE) -> Prepared:
         size=size,
         map_dtype=torch.float16,
     )
-    count = min(count, len(dataset))
     write(
         folder,
         samples(dataset, count),
@@ -61,9 +61,10 @@ def find_pictures(folder: Path, count: int) -> tuple[Path, str]:
 
 def samples(dataset: LiveDataset, count: int) -> Iterator[Sample]:
     for row in range(count):
-        sample = dataset[row]
+        copy, number = divmod(row, len(dataset))
+        sample = dataset[number]
         yield Sample(
-            sample["image_filename"],
+            f"{copy}_{sample['image_filename']}" if copy else sample["image_filename"],
             sample["images"].permute(1, 2, 0).numpy(),
             sample["prob_maps"][0].numpy(),
             sample["thresh_maps"][0].numpy(),
