@@ -28,6 +28,7 @@ import ocrstore
 from ocrstore import shared_slots
 from ocrstore.schema import MAPS, TENSOR
 from ocrstore.torch import Batch, OCRStoreDataset, PrefetchLoader
+from ocrstore.torch.memory.parallel_copy import run_jobs
 from tools.bench.consumers import PAGE, flat
 
 PRESETS = {"fast": (), "balanced": tuple(MAPS), "small": (TENSOR, *MAPS)}
@@ -201,7 +202,8 @@ def _send(batch: SlotBatch) -> tuple[Any, ...]:
     slot = shared_slots.take_slot(shared_slots.needed_nbytes(placed.values()))
     assert slot is not None
     for field, at in placed.items():
-        refs.views[0].copy(field.column, refs.store_rows, at.array(slot[1]))
+        memory = at.array(slot[1])
+        run_jobs(refs.views[0].copy_jobs(field.column, refs.store_rows, memory), memory.nbytes)
     return _receive, (slot[0], placed, refs)
 
 

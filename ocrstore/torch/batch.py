@@ -21,6 +21,7 @@ from ocrstore.torch.annotations import (
     SampleTensor,
     annotate,
 )
+from ocrstore.torch.memory.parallel_copy import Job, run_jobs
 from ocrstore.torch.row_refs import Field, RowRefs
 
 if TYPE_CHECKING:
@@ -405,6 +406,8 @@ class _BatchRecord(Record):
         """
         count = self.batch_size
         filled: dict[str, torch.Tensor] = {}
+        jobs: list[Job] = []
+        nbytes = 0
         if self._refs is not None:
             self._refs.check()
         fields = {} if self._refs is None else {f.plural: f for f in self._refs.fields}
@@ -427,10 +430,14 @@ class _BatchRecord(Record):
                 target.copy_(value)
             else:
                 _check_buffer(name, field.presented_shape(self._refs.shape(field)), target)
-                stored = field.stored(target)
-                if not self._refs.copy(field, stored):
+                found = self._refs.copy_jobs(field, field.stored(target))
+                if found is None:
                     target.copy_(self[name])
+                else:
+                    jobs += found
+                    nbytes += target.nbytes
             filled[name] = target
+        run_jobs(jobs, nbytes)
         return filled
 
     def layouts(self) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from ocrstore.errors import OCRStoreError
 from ocrstore.schema import COLUMNS, IMAGE, MATRIX, PICTURE, TENSOR
 from ocrstore.torch.memory.column_memory import take_together
 from ocrstore.torch.memory.float_rows import POOL, write_floats, write_normalized
-from ocrstore.torch.memory.parallel_copy import fill_rows
+from ocrstore.torch.memory.parallel_copy import Job, fill_jobs, run_jobs
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray
 from ocrstore.torch.open_views import find_view
 from ocrstore.torch.store_view import ShardRef, StoreView, ViewRef
@@ -265,29 +265,27 @@ class RowRefs:
             if mapped is not None:
                 return mapped
         out = self.views[0].column(field.column).empty_batch(len(self))
-        self._copy(field, out)
+        run_jobs(self._copy_jobs(field, out), out.nbytes)
         return out
 
-    def copy(self, field: Field, target: torch.Tensor) -> bool:
-        """Copy the rows into a tensor; return False if it has another dtype or device.
+    def copy_jobs(self, field: Field, target: torch.Tensor) -> list[Job] | None:
+        """Return how to copy the rows into a tensor; None if it has another dtype or device.
 
         Call `check` before: once for all fields, because a batch of many shards has many files.
         """
         if target.device.type != "cpu" or target.dtype != self.torch_dtype(field):
-            return False
-        self._copy(field, target.numpy())
-        return True
+            return None
+        return self._copy_jobs(field, target.numpy())
 
-    def _copy(self, field: Field, out: AnyArray) -> None:
+    def _copy_jobs(self, field: Field, out: AnyArray) -> list[Job]:
         if self._normalizes(field):
             self._write_floats(field, self._stored_rows(field), list(out))
-            return
+            return []
         if self.store_of is None:
-            self.views[0].copy(field.column, self.store_rows, out)
-            return
+            return self.views[0].copy_jobs(field.column, self.store_rows, out)
         name = field.column
         self._fetch(name)
-        fill_rows([view.source(name, row) for view, row in self.each()], out)
+        return fill_jobs([view.source(name, row) for view, row in self.each()], out)
 
     def _fetch(self, name: str) -> None:
         """Have the rows of a column of stores behind URLs: together, not row by row."""

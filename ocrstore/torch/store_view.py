@@ -29,7 +29,7 @@ from ocrstore.schema import IMAGE, TENSOR, VIEW_COLUMNS
 from ocrstore.store import Store, StoredColumn, is_local_copy, open_store
 from ocrstore.torch.memory import page_cache
 from ocrstore.torch.memory.column_memory import ColumnMemory, Strategy
-from ocrstore.torch.memory.parallel_copy import Source, decode_rows
+from ocrstore.torch.memory.parallel_copy import Job, Source, decode_jobs, run_jobs
 from ocrstore.torch.memory.row_layout import AnyArray, FileHandle, IntArray, RowLayout
 from ocrstore.views import Described, StoredView, stored_views
 
@@ -287,17 +287,18 @@ class StoreView(ViewOutline):
         if not column.spec.is_fixed:
             return [column.decoded(int(row)) for row in rows]
         batch = column.empty_batch(len(rows))
-        decode_rows(column, rows, batch)
+        run_jobs(decode_jobs(column, rows, batch), batch.nbytes)
         return batch
 
-    def copy(self, name: str, rows: IntArray, out: AnyArray) -> None:
-        """Copy or decode rows of a column of fixed shape straight into `out`."""
-        self.check()
+    def copy_jobs(self, name: str, rows: IntArray, out: AnyArray) -> list[Job]:
+        """Return how to copy or decode rows of a column of fixed shape straight into `out`.
+
+        Call `check` before.
+        """
         memory = self.memory_of(name, rows)
         if memory is not None:
-            memory.copy(rows, out)
-        else:
-            decode_rows(self.column(name), rows, out)
+            return memory.copy_jobs(rows, out)
+        return decode_jobs(self.column(name), rows, out)
 
     def memory_at(self, name: str, row: int) -> ColumnMemory | None:
         """Return what `memory_of` does, for one row."""
@@ -306,7 +307,7 @@ class StoreView(ViewOutline):
         return self.memory_of(name, np.array([row]))
 
     def source(self, name: str, row: int) -> Source:
-        """Return what `copy` makes a row of: its bytes in the file, or where to decode it from."""
+        """Return what `copy_jobs` makes a row of: its bytes, or where to decode it from."""
         memory = self.memory.get(name) if self._presence is None else self.memory_at(name, row)
         if memory is not None:
             return memory.in_file(row)

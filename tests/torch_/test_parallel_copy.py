@@ -98,12 +98,12 @@ def test_copies_work_when_no_more_threads_may_start(threads, monkeypatch):
 @pytest.mark.parametrize("threads", [4], indirect=True)
 def test_an_error_in_a_helper_reaches_the_caller(threads):
     """A job that cannot be done raises where the copy was asked for; the next copy works."""
-    good = (np.zeros(3, np.uint8), np.ones(3, np.uint8))
-    bad = (np.zeros(3, np.uint8), np.ones(4, np.uint8))
+    good = (np.copyto, np.zeros(3, np.uint8), np.ones(3, np.uint8))
+    bad = (np.copyto, np.zeros(3, np.uint8), np.ones(4, np.uint8))
     with pytest.raises(ValueError, match="broadcast"):
         parallel_copy.run_jobs([good, bad, good, bad], 1 << 20)
     parallel_copy.run_jobs([good, good], 1 << 20)
-    assert good[0].tolist() == [1, 1, 1]
+    assert good[1].tolist() == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("threads")

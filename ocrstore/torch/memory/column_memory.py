@@ -39,6 +39,7 @@ from ocrstore.torch.memory.row_layout import (
 
 if TYPE_CHECKING:
     from ocrstore.torch.memory.leases import ColumnMapping, Seam
+    from ocrstore.torch.memory.parallel_copy import Job
     from ocrstore.torch.memory.written_pages import FinderName
 
 _SEAM_ROWS = 64
@@ -165,9 +166,15 @@ class ColumnMemory:
 
     def copy(self, rows: IntArray, out: AnyArray) -> None:
         """Copy rows from the file into `out` of shape (len(rows), *shape)."""
-        from ocrstore.torch.memory.parallel_copy import copy_rows  # not needed for references
+        from ocrstore.torch.memory.parallel_copy import run_jobs  # not needed for references
 
-        copy_rows(self._data, self.layout, rows, out)
+        run_jobs(self.copy_jobs(rows, out), out.nbytes)
+
+    def copy_jobs(self, rows: IntArray, out: AnyArray) -> list[Job]:
+        """Return what `copy` has to do."""
+        from ocrstore.torch.memory.parallel_copy import copy_jobs
+
+        return copy_jobs(self._data, self.layout, rows, out)
 
     def in_file(self, row: int) -> AnyArray:
         """Return the bytes of a row in the mapped file, read-only."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from ocrstore.buffers import BufferPool
-from ocrstore.torch.memory.parallel_copy import run_jobs
+from ocrstore.torch.memory.parallel_copy import Job, run_jobs
 from ocrstore.torch.memory.row_layout import AnyArray
 
 Floats = npt.NDArray[np.float32]
@@ -45,9 +45,8 @@ def write_normalized(
             np.multiply(tile, scale[: tile.size], out=tile)
             np.add(tile, shift[: tile.size], out=tile)
 
-    run_jobs(
-        list(zip(out, pictures, strict=True)), sum(target.nbytes for target in out), work=write
-    )
+    jobs: list[Job] = [(write, *pair) for pair in zip(out, pictures, strict=True)]
+    run_jobs(jobs, sum(target.nbytes for target in out))
 
 
 def write_floats(rows: Sequence[AnyArray], out: Sequence[Floats]) -> None:

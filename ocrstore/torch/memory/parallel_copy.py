@@ -19,11 +19,11 @@ import torch
 from ocrstore.store import StoredColumn
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray, RowLayout
 
-Job = tuple[AnyArray, Any]
-"""A target, and the source to copy or decode into it."""
+Work: TypeAlias = "Callable[[AnyArray, Any], None]"
+Job: TypeAlias = "tuple[Work, AnyArray, Any]"
+"""What to do with a target and the source to copy or decode into it."""
 Source: TypeAlias = "AnyArray | tuple[StoredColumn[Any], int]"
 """The bytes of a row in the file, or a compressed column and the row of it to decode."""
-Work = Callable[[AnyArray, Any], None]
 
 _FLAT_NBYTES = 64 << 10
 """Rows of at least this size are copied one by one, as plain bytes."""
@@ -33,46 +33,49 @@ _MAX_THREADS = 4
 
 def copy_rows(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> None:
     """Copy rows from `data`, the file's bytes, into `out` of shape (len(rows), *shape)."""
+    run_jobs(copy_jobs(data, layout, rows, out), out.nbytes)
+
+
+def copy_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> list[Job]:
+    """Return what `copy_rows` has to do."""
     if not len(rows) or not layout.nbytes:
-        return
+        return []
     nbytes = layout.nbytes
     if nbytes < _FLAT_NBYTES or not out.flags.c_contiguous:
-        run_jobs(_shaped_jobs(data, layout, rows, out), out.nbytes)
-        return
+        return _shaped_jobs(data, layout, rows, out)
     # numpy copies bytes by one memcpy, an array of several dimensions and a pitch by many
     flat = out.reshape(-1).view(np.uint8)
     starts = range(0, len(rows) * nbytes, nbytes)
     offsets = layout.offsets[rows].tolist()
-    jobs = [
-        (flat[start : start + nbytes], data[offset : offset + nbytes])
+    return [
+        (np.copyto, flat[start : start + nbytes], data[offset : offset + nbytes])
         for start, offset in zip(starts, offsets, strict=True)
     ]
-    run_jobs(jobs, out.nbytes)
 
 
-def decode_rows(column: StoredColumn[Any], rows: IntArray, out: AnyArray) -> None:
-    """Decode rows of a compressed column of fixed shape into `out` of shape (len(rows), *shape)."""
+def decode_jobs(column: StoredColumn[Any], rows: IntArray, out: AnyArray) -> list[Job]:
+    """Return how to decode rows of a compressed column into `out` of shape (len(rows), *shape)."""
     if len(out) and not out[0].flags.c_contiguous:
         decoded = column.empty_batch(len(rows))  # a buffer of another layout
-        decode_rows(column, rows, decoded)
-        np.copyto(out, decoded)
-        return
-    jobs = [(out[position, ...], row) for position, row in enumerate(rows.tolist())]
-    run_jobs(jobs, out.nbytes, lambda target, row: column.decode_into(row, target))
+        run_jobs(decode_jobs(column, rows, decoded), decoded.nbytes)
+        return [(np.copyto, out, decoded)]
+
+    def decode(target: AnyArray, row: int) -> None:
+        column.decode_into(row, target)
+
+    return [(decode, out[position, ...], row) for position, row in enumerate(rows.tolist())]
 
 
-def fill_rows(sources: Sequence[Source], out: AnyArray) -> None:
-    """Copy or decode a row of any store into each row of `out`."""
+def fill_jobs(sources: Sequence[Source], out: AnyArray) -> list[Job]:
+    """Return how to copy or decode a row of any store into each row of `out`."""
     if not out.flags.c_contiguous:
         filled = np.empty_like(out, order="C")  # a buffer of another layout
-        fill_rows(sources, filled)
-        np.copyto(out, filled)
-        return
+        run_jobs(fill_jobs(sources, filled), filled.nbytes)
+        return [(np.copyto, out, filled)]
     nbytes = out.nbytes // max(1, len(out))
     flat = out.reshape(-1).view(np.uint8)
     starts = range(0, len(out) * nbytes, nbytes) if nbytes else [0] * len(out)
-    jobs = [(flat[start : start + nbytes], source) for start, source in zip(starts, sources)]
-    run_jobs(jobs, out.nbytes, _fill)
+    return [(_fill, flat[start : start + nbytes], source) for start, source in zip(starts, sources)]
 
 
 def _fill(target: AnyArray, source: Source) -> None:
@@ -88,12 +91,16 @@ def _shaped_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArra
     for position, count, offset in layout.runs(rows):
         shape = (count, *layout.shape)
         source: AnyArray = np.ndarray(shape, layout.dtype, data, offset, layout.strides)
-        jobs.append((out[position : position + count], source))
+        jobs.append((np.copyto, out[position : position + count], source))
     return jobs
 
 
-def run_jobs(jobs: list[Job], nbytes: int, work: Work = np.copyto) -> None:
-    """Do the work for each target and source; returns when all is done."""
+def run_jobs(jobs: list[Job], nbytes: int) -> None:
+    """Do all jobs, which write so many bytes; returns when they are done.
+
+    All columns of a batch at once take less time than one after another: threads wait for each
+    other at the end only.
+    """
     threads = 1
     if nbytes >= _MIN_THREADED_NBYTES and len(jobs) > 1:
         threads = min(torch.get_num_threads(), _MAX_THREADS, len(jobs))
@@ -101,11 +108,11 @@ def run_jobs(jobs: list[Job], nbytes: int, work: Work = np.copyto) -> None:
     helpers: list[Future[None]] = []
     try:
         for _ in range(threads - 1):
-            helpers.append(_executor().submit(_work_off, left, work))
+            helpers.append(_executor().submit(_work_off, left))
     except RuntimeError:
         pass  # the interpreter exits and starts no more threads: work alone
     try:
-        _work_off(left, work)
+        _work_off(left)
     finally:
         for helper in helpers:
             # do not wait for helper threads that were not scheduled yet
@@ -113,11 +120,11 @@ def run_jobs(jobs: list[Job], nbytes: int, work: Work = np.copyto) -> None:
                 helper.result()
 
 
-def _work_off(left: deque[Job], work: Work) -> None:
+def _work_off(left: deque[Job]) -> None:
     """Work until no job is left; several threads may share the queue."""
     while True:
         try:
-            target, source = left.popleft()
+            work, target, source = left.popleft()
         except IndexError:
             return
         work(target, source)
