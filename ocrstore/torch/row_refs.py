@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -34,11 +32,6 @@ _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
-
-
-_CHECKED_SECONDS = 0.05
-"""So long, the files of a batch of several stores are not looked at again for its next column: it
-may have as many files as samples. Who reads a tensor reads it without any check."""
 
 
 class ExactTensor(torch.Tensor):
@@ -140,9 +133,9 @@ class RowRefs:
     """
 
     __slots__ = (
-        "_checked",
         "_each",
         "_groups",
+        "_is_remote",
         "_others",
         "dataset_rows",
         "fields",
@@ -163,9 +156,9 @@ class RowRefs:
         self.store_rows = store_rows
         self.store_of = store_of
         self.dataset_rows = store_rows if dataset_rows is None else dataset_rows
-        self._checked = -math.inf
         self._each: list[tuple[StoreView, int]] | None = None
         self._groups: list[tuple[StoreView, IntArray, IntArray]] | None = None
+        self._is_remote: bool | None = None
         names, specs = self.views[0].names, self.views[0].specs
         # the shards of a data set share one object
         self._others = [view for view in self.views if view.specs is not specs]
@@ -255,8 +248,7 @@ class RowRefs:
 
     def _take_together(self, field: Field) -> AnyArray:
         """Return rows of several stores as one array: mapped together if possible."""
-        if time.monotonic() - self._checked > _CHECKED_SECONDS:
-            self.check()
+        self.check()
         name = field.column
         self._fetch(name)
         if self.views[0].specs[name].is_raw:
@@ -289,7 +281,9 @@ class RowRefs:
 
     def _fetch(self, name: str) -> None:
         """Have the rows of a column of stores behind URLs: together, not row by row."""
-        if any(view.is_remote for view in self.views):
+        if self._is_remote is None:
+            self._is_remote = any(view.is_remote for view in self.views)
+        if self._is_remote:
             for view, _, rows in self.groups():
                 view.memory_of(name, rows)
 
@@ -311,7 +305,6 @@ class RowRefs:
         """Raise StoreChangedError if a file was truncated, overwritten or replaced by another."""
         for view in self.views:
             view.check()
-        self._checked = time.monotonic()
 
     def _take_floats(self, field: Field) -> AnyArray | list[AnyArray]:
         rows = self._stored_rows(field)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -35,6 +36,11 @@ from ocrstore.views import Described, StoredView, stored_views
 
 if TYPE_CHECKING:
     from ocrstore.remote.presence import Presence
+
+
+_GOOD_SECONDS = 0.05
+"""So long, a shard that was looked at is not looked at again. A batch may come from as many shards
+as it has samples, and who reads its tensors later reads them without any check."""
 
 
 class ViewRef(NamedTuple):
@@ -116,6 +122,7 @@ class StoreView(ViewOutline):
         self._mapping = mapping
         self._snapshot = store.snapshot
         self._times = mapping.times
+        self._good_until = 0.0
         self._presence = cast("Presence | None", store.presence)  # a view is of one store
         self._rows = mapping if self._presence is None else self._presence.attached()
         """The mapped file that the rows are in: that of the store unless it is behind a URL."""
@@ -205,7 +212,11 @@ class StoreView(ViewOutline):
         mapped file kills the process (SIGBUS). Writers of the store only add to what was opened,
         so the content is compared again only when the file's times have changed.
         """
+        is_shard = self.sent is not self.ref
+        if is_shard and time.monotonic() < self._good_until:
+            return
         if self._is_unchanged():
+            self._good_until = time.monotonic() + _GOOD_SECONDS
             return
         mapping = self._mapping
         try:

@@ -59,11 +59,9 @@ def decode_jobs(column: StoredColumn[Any], rows: IntArray, out: AnyArray) -> lis
         decoded = column.empty_batch(len(rows))  # a buffer of another layout
         run_jobs(decode_jobs(column, rows, decoded), decoded.nbytes)
         return [(np.copyto, out, decoded)]
-
-    def decode(target: AnyArray, row: int) -> None:
-        column.decode_into(row, target)
-
-    return [(decode, out[position, ...], row) for position, row in enumerate(rows.tolist())]
+    return [
+        (_decode, out[position, ...], (column, row)) for position, row in enumerate(rows.tolist())
+    ]
 
 
 def fill_jobs(sources: Sequence[Source], out: AnyArray) -> list[Job]:
@@ -75,15 +73,15 @@ def fill_jobs(sources: Sequence[Source], out: AnyArray) -> list[Job]:
     nbytes = out.nbytes // max(1, len(out))
     flat = out.reshape(-1).view(np.uint8)
     starts = range(0, len(out) * nbytes, nbytes) if nbytes else [0] * len(out)
-    return [(_fill, flat[start : start + nbytes], source) for start, source in zip(starts, sources)]
+    return [
+        (_decode if isinstance(source, tuple) else np.copyto, flat[start : start + nbytes], source)
+        for start, source in zip(starts, sources)
+    ]
 
 
-def _fill(target: AnyArray, source: Source) -> None:
-    if isinstance(source, tuple):
-        column, row = source
-        column.decode_into(row, target)
-    else:
-        np.copyto(target, source)
+def _decode(target: AnyArray, source: tuple[StoredColumn[Any], int]) -> None:
+    column, row = source
+    column.decode_into(row, target)
 
 
 def _shaped_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> list[Job]:
