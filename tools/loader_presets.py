@@ -203,7 +203,7 @@ def _send(batch: SlotBatch) -> tuple[Any, ...]:
     assert slot is not None
     for field, at in placed.items():
         memory = at.array(slot[1])
-        run_jobs(refs.views[0].copy_jobs(field.column, refs.store_rows, memory), memory.nbytes)
+        run_jobs(refs.views[0].copy_jobs(field.column, refs.store_rows, memory))
     return _receive, (slot[0], placed, refs)
 
 

@@ -407,7 +407,6 @@ class _BatchRecord(Record):
         count = self.batch_size
         filled: dict[str, torch.Tensor] = {}
         jobs: list[Job] = []
-        nbytes = 0
         if self._refs is not None:
             self._refs.check()
         fields = {} if self._refs is None else {f.plural: f for f in self._refs.fields}
@@ -422,10 +421,8 @@ class _BatchRecord(Record):
             ):
                 value = self[name]
                 if not isinstance(value, torch.Tensor):
-                    raise TypeError(
-                        f"{name!r} is a {type(value).__name__}, not a tensor: it cannot be copied"
-                        " into a buffer"
-                    )
+                    kind = type(value).__name__
+                    raise TypeError(f"{name!r} is a {kind}, not a tensor: it has no buffer")
                 _check_buffer(name, value.shape, target)
                 target.copy_(value)
             else:
@@ -433,11 +430,9 @@ class _BatchRecord(Record):
                 found = self._refs.copy_jobs(field, field.stored(target))
                 if found is None:
                     target.copy_(self[name])
-                else:
-                    jobs += found
-                    nbytes += target.nbytes
+                jobs += found or ()
             filled[name] = target
-        run_jobs(jobs, nbytes)
+        run_jobs(jobs)
         return filled
 
     def layouts(self) -> dict[str, torch.Tensor]:

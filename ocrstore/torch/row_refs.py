@@ -257,7 +257,7 @@ class RowRefs:
             if mapped is not None:
                 return mapped
         out = self.views[0].column(field.column).empty_batch(len(self))
-        run_jobs(self._copy_jobs(field, out), out.nbytes)
+        run_jobs(self._copy_jobs(field, out))
         return out
 
     def copy_jobs(self, field: Field, target: torch.Tensor) -> list[Job] | None:

@@ -298,7 +298,7 @@ class StoreView(ViewOutline):
         if not column.spec.is_fixed:
             return [column.decoded(int(row)) for row in rows]
         batch = column.empty_batch(len(rows))
-        run_jobs(decode_jobs(column, rows, batch), batch.nbytes)
+        run_jobs(decode_jobs(column, rows, batch))
         return batch
 
     def copy_jobs(self, name: str, rows: IntArray, out: AnyArray) -> list[Job]:

@@ -101,8 +101,8 @@ def test_an_error_in_a_helper_reaches_the_caller(threads):
     good = (np.copyto, np.zeros(3, np.uint8), np.ones(3, np.uint8))
     bad = (np.copyto, np.zeros(3, np.uint8), np.ones(4, np.uint8))
     with pytest.raises(ValueError, match="broadcast"):
-        parallel_copy.run_jobs([good, bad, good, bad], 1 << 20)
-    parallel_copy.run_jobs([good, good], 1 << 20)
+        parallel_copy.run_jobs([good, bad, good, bad])
+    parallel_copy.run_jobs([good, good])
     assert good[1].tolist() == [1, 1, 1]
 
 

@@ -168,7 +168,7 @@ class ColumnMemory:
         """Copy rows from the file into `out` of shape (len(rows), *shape)."""
         from ocrstore.torch.memory.parallel_copy import run_jobs  # not needed for references
 
-        run_jobs(self.copy_jobs(rows, out), out.nbytes)
+        run_jobs(self.copy_jobs(rows, out))
 
     def copy_jobs(self, rows: IntArray, out: AnyArray) -> list[Job]:
         """Return what `copy` has to do."""

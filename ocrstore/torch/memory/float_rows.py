@@ -46,7 +46,7 @@ def write_normalized(
             np.add(tile, shift[: tile.size], out=tile)
 
     jobs: list[Job] = [(write, *pair) for pair in zip(out, pictures, strict=True)]
-    run_jobs(jobs, sum(target.nbytes for target in out))
+    run_jobs(jobs)
 
 
 def write_floats(rows: Sequence[AnyArray], out: Sequence[Floats]) -> None:

@@ -33,7 +33,7 @@ _MAX_THREADS = 4
 
 def copy_rows(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> None:
     """Copy rows from `data`, the file's bytes, into `out` of shape (len(rows), *shape)."""
-    run_jobs(copy_jobs(data, layout, rows, out), out.nbytes)
+    run_jobs(copy_jobs(data, layout, rows, out))
 
 
 def copy_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> list[Job]:
@@ -57,7 +57,7 @@ def decode_jobs(column: StoredColumn[Any], rows: IntArray, out: AnyArray) -> lis
     """Return how to decode rows of a compressed column into `out` of shape (len(rows), *shape)."""
     if len(out) and not out[0].flags.c_contiguous:
         decoded = column.empty_batch(len(rows))  # a buffer of another layout
-        run_jobs(decode_jobs(column, rows, decoded), decoded.nbytes)
+        run_jobs(decode_jobs(column, rows, decoded))
         return [(np.copyto, out, decoded)]
     return [
         (_decode, out[position, ...], (column, row)) for position, row in enumerate(rows.tolist())
@@ -68,7 +68,7 @@ def fill_jobs(sources: Sequence[Source], out: AnyArray) -> list[Job]:
     """Return how to copy or decode a row of any store into each row of `out`."""
     if not out.flags.c_contiguous:
         filled = np.empty_like(out, order="C")  # a buffer of another layout
-        run_jobs(fill_jobs(sources, filled), filled.nbytes)
+        run_jobs(fill_jobs(sources, filled))
         return [(np.copyto, out, filled)]
     nbytes = out.nbytes // max(1, len(out))
     flat = out.reshape(-1).view(np.uint8)
@@ -93,14 +93,14 @@ def _shaped_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArra
     return jobs
 
 
-def run_jobs(jobs: list[Job], nbytes: int) -> None:
-    """Do all jobs, which write so many bytes; returns when they are done.
+def run_jobs(jobs: list[Job]) -> None:
+    """Do all jobs; returns when they are done.
 
     All columns of a batch at once take less time than one after another: threads wait for each
     other at the end only.
     """
     threads = 1
-    if nbytes >= _MIN_THREADED_NBYTES and len(jobs) > 1:
+    if sum(target.nbytes for _, target, _ in jobs) >= _MIN_THREADED_NBYTES and len(jobs) > 1:
         threads = min(torch.get_num_threads(), _MAX_THREADS, len(jobs))
     left = deque(jobs)
     helpers: list[Future[None]] = []
