@@ -289,3 +289,24 @@ def test_importing_ocrstore_is_light():
     code = f"import sys, ocrstore; print(sorted(set(sys.modules) & {unwanted!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+_WITH_TORCH = ("torch", "lightning", "ocrstore.torch", "ocrstore.dbnet", "ocrstore.dali")
+_SKIP = 'pytest.importorskip("torch"'
+TEST_FILES = sorted(Path(__file__).parent.rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda p: p.stem)
+def test_tests_that_need_torch_are_skipped_without_it(path):
+    """`make test EXTRAS=dev` collects every module where torch is not installed."""
+    text = path.read_text("utf-8")
+    conftest = path.with_name("conftest.py")
+    if conftest.exists() and _SKIP in conftest.read_text("utf-8"):
+        return
+    for node in ast.parse(text).body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            if any(name == known or name.startswith(f"{known}.") for known in _WITH_TORCH):
+                before = "\n".join(text.splitlines()[: node.lineno])
+                assert _SKIP in before, f"{path.name}:{node.lineno}: {_SKIP}) comes first"

@@ -6,13 +6,13 @@ import json
 import cv2
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
+torch = pytest.importorskip("torch")
 pytest.importorskip("nvidia.dali", reason="DALI is not installed")
 
 from nvidia.dali import fn, pipeline_def
+from torch.utils.data import DataLoader
 
 import ocrstore
 from ocrstore.augment import BasicAugmentation

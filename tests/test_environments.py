@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 import ocrstore
 from tools.bench.peers import ffcv
 from tools.lowest import lowest

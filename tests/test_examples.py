@@ -61,6 +61,7 @@ def switched(name, target):
 
 def test_a_plain_loop(folder, tmp_path):
     """The first loss is that of the same pictures, and the loop says what loading took."""
+    pytest.importorskip("torch")
     _, before = run(EXAMPLES / "plain", folder)
     lines, after = run(switched("plain", tmp_path / "after"), folder)
     assert after["first_loss"] == pytest.approx(before["first_loss"], abs=1e-3)

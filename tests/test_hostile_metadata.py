@@ -14,6 +14,9 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
+
+pytest.importorskip("torch")
+
 from torch.utils.data import DataLoader
 
 import ocrstore

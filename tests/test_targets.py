@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 import ocrstore
 from ocrstore.augment import BasicAugmentation

@@ -5,7 +5,8 @@ import pickle
 import cv2
 import numpy as np
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 from ocrstore.augment import BasicAugmentation
 from ocrstore.augment.basic import warp_visible

@@ -83,6 +83,7 @@ run("train", store, "--augment", "--out", folder + "/run", "--quiet", *options.s
 
 def test_nothing_of_ours_needs_albumentations(drawn_folder, tmp_path):
     """Build, verify, profile, `transform=` and `train --augment` run where it is not installed."""
+    pytest.importorskip("lightning")
     script = tmp_path / "without.py"
     script.write_text(WITHOUT)
     command = [sys.executable, str(script), str(drawn_folder / "images"), str(tmp_path)]

@@ -372,6 +372,7 @@ def test_a_dialect_of_ones_own(images, run, tmp_path, monkeypatch):
 
 def test_nothing_to_learn_from(images, run, tmp_path):
     """A store without polygons is refused by train and eval, with what to do."""
+    pytest.importorskip("torch")
     store = tmp_path / "none.ocrs"
     assert run("build", images, "--format", "folder", "--size", 64, "--out", store)[0] == 0
     for command in (

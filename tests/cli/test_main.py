@@ -11,7 +11,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, Dataset
 
 import ocrstore.exporting.export
 import ocrstore.report
@@ -59,7 +58,7 @@ def test_the_unexpected_is_one_line(run, tmp_path, exc):
     assert code == 1 and "Traceback" in err and "in broken" in err and "\x1b" not in err
 
 
-class Broken(Dataset):
+class Broken:
     """A data set whose sample cannot be read."""
 
     def __len__(self):
@@ -71,8 +70,9 @@ class Broken(Dataset):
 
 def test_an_error_of_a_worker_is_its_message(run, tmp_path):
     """What torch says of its worker, and the traceback there, are not for the user."""
+    torch = pytest.importorskip("torch")
     with pytest.raises(SchemaError, match="Traceback") as caught:
-        list(DataLoader(Broken(), num_workers=1))
+        list(torch.utils.data.DataLoader(Broken(), num_workers=1))
     code, err = run(caught.value, "verify", bare_store(tmp_path / "a.ocrs"))
     assert code == 2 and err == "Error: a.ocrs: sample 'x': no polygon.\nBuild it again.\n"
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+pytest.importorskip("torch")
+
 import ocrstore
 from ocrstore.cli import cli
 from ocrstore.torch import OCRStoreDataset
