@@ -17,6 +17,11 @@ from ocrstore.torch.memory.row_layout import RowLayout, round_up
 ROWS = 12
 
 
+def copy_rows(data, layout, rows, out):
+    """Copy rows of a column."""
+    parallel_copy.run_jobs(parallel_copy.copy_jobs(data, layout, rows, out))
+
+
 def make_column(shape, dtype, *, gap=3):
     """Return a file's bytes, the layout of rows in them with a gap in the middle, and the rows."""
     rng = np.random.default_rng(3)
@@ -53,7 +58,7 @@ def test_rows_arrive_in_any_order(shape, dtype):
     for order in ORDERS:
         rows = np.array(order, np.int64)
         out = np.full((len(rows), *shape), 7, dtype)
-        parallel_copy.copy_rows(data, layout, rows, out)
+        copy_rows(data, layout, rows, out)
         np.testing.assert_array_equal(out, truth[rows])
 
 
@@ -62,7 +67,7 @@ def test_a_buffer_may_have_other_strides():
     """A planar buffer is filled through its strides, and nothing beside it is touched."""
     data, layout, truth = make_column((160, 150, 3), np.uint8)
     planar = np.full((ROWS + 1, 3, 160, 150), 9, np.uint8)
-    parallel_copy.copy_rows(data, layout, np.arange(ROWS), planar[:ROWS].transpose(0, 2, 3, 1))
+    copy_rows(data, layout, np.arange(ROWS), planar[:ROWS].transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(planar[:ROWS], truth.transpose(0, 3, 1, 2))
     assert (planar[ROWS] == 9).all()
 
@@ -78,7 +83,7 @@ def test_helpers_that_never_come_keep_nobody_waiting(threads, monkeypatch):
         monkeypatch.setattr(parallel_copy, "_executor", lambda: executor)
         data, layout, truth = make_column((64 << 10,), np.uint8)
         out = np.empty_like(truth)
-        parallel_copy.copy_rows(data, layout, np.arange(ROWS), out)
+        copy_rows(data, layout, np.arange(ROWS), out)
         np.testing.assert_array_equal(out, truth)
         blocked.set()
 
@@ -91,7 +96,7 @@ def test_copies_work_when_no_more_threads_may_start(threads, monkeypatch):
     monkeypatch.setattr(parallel_copy, "_executor", lambda: executor)
     data, layout, truth = make_column((64 << 10,), np.uint8)
     out = np.empty_like(truth)
-    parallel_copy.copy_rows(data, layout, np.arange(ROWS), out)
+    copy_rows(data, layout, np.arange(ROWS), out)
     np.testing.assert_array_equal(out, truth)
 
 
@@ -111,7 +116,7 @@ def test_nobody_keeps_the_buffer():
     """When a copy has returned, no waiting thread points to the buffer."""
     data, layout, truth = make_column((64 << 10,), np.uint8)
     out = np.empty_like(truth)
-    parallel_copy.copy_rows(data, layout, np.arange(ROWS), out)
+    copy_rows(data, layout, np.arange(ROWS), out)
     alive = weakref.ref(out)
     del out
     gc.collect()
@@ -130,7 +135,7 @@ def test_callers_in_several_threads(threads):
         for _ in range(20):
             rows = rng.permutation(ROWS)
             out = np.zeros_like(truth)
-            parallel_copy.copy_rows(data, layout, rows, out)
+            copy_rows(data, layout, rows, out)
             if not np.array_equal(out, truth[rows]):
                 wrong.append(seed)
 
@@ -149,16 +154,16 @@ def test_a_forked_child_has_threads_of_its_own(threads):
     """A child of a process with helpers copies, too; its parent goes on."""
     data, layout, truth = make_column((64 << 10,), np.uint8)
     out = np.zeros_like(truth)
-    parallel_copy.copy_rows(data, layout, np.arange(ROWS), out)
+    copy_rows(data, layout, np.arange(ROWS), out)
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             mine = np.zeros_like(truth)
-            parallel_copy.copy_rows(data, layout, np.arange(ROWS), mine)
+            copy_rows(data, layout, np.arange(ROWS), mine)
             code = 0 if np.array_equal(mine, truth) else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    parallel_copy.copy_rows(data, layout, np.arange(ROWS)[::-1].copy(), out)
+    copy_rows(data, layout, np.arange(ROWS)[::-1].copy(), out)
     np.testing.assert_array_equal(out, truth[::-1])

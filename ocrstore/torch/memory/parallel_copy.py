@@ -31,13 +31,8 @@ _MIN_THREADED_NBYTES = 8 << 20
 _MAX_THREADS = 4
 
 
-def copy_rows(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> None:
-    """Copy rows from `data`, the file's bytes, into `out` of shape (len(rows), *shape)."""
-    run_jobs(copy_jobs(data, layout, rows, out))
-
-
 def copy_jobs(data: AnyArray, layout: RowLayout, rows: IntArray, out: AnyArray) -> list[Job]:
-    """Return what `copy_rows` has to do."""
+    """Return how to copy rows of the file's bytes into `out` of shape (len(rows), *shape)."""
     if not len(rows) or not layout.nbytes:
         return []
     nbytes = layout.nbytes
