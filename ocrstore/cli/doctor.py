@@ -55,7 +55,10 @@ def doctor_command(store: Path, workers: int, batch_size: int, as_json: bool) ->
     """
     with explain_missing("doctor", "torch"):
         from ocrstore.torch.doctor import FINDERS, diagnose
+    from ocrstore.remote.cache import given_place
+
     found = diagnose(store, workers=workers, batch_size=batch_size)
+    found = dataclasses.replace(found, path=given_place(store))
     if as_json:
         record = dataclasses.asdict(found)
         print_json({**record, "fits": found.fits, "worker_nbytes": found.worker_nbytes})

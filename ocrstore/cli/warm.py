@@ -33,17 +33,20 @@ def warm_command(store: Path, view: str | None, columns: tuple[str, ...], as_jso
     """
     with explain_missing("warm", "torch"):
         from ocrstore.torch.dataset import OCRStoreDataset
+    from ocrstore.remote.cache import given_place
+
     dataset = OCRStoreDataset(store, view=view, columns=columns or None)
     started = time.perf_counter()
     with progress_bar("warming", in_bytes=True, quiet=as_json) as advance:
         nbytes = dataset.warm(progress=advance)
     seconds = time.perf_counter() - started
+    place = given_place(store)
     if as_json:
-        print_json({"path": str(store), "nbytes": nbytes, "seconds": seconds})
+        print_json({"path": place, "nbytes": nbytes, "seconds": seconds})
     else:
         out = console()
         out.print(
-            f"[green]✓[/] {human_bytes(nbytes)} of {shown(store)} are in the page cache"
+            f"[green]✓[/] {human_bytes(nbytes)} of {shown(place)} are in the page cache"
             f" ({seconds:.1f} s)"
         )
     return 0

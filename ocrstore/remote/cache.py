@@ -99,6 +99,14 @@ def read_origin(frame: str | os.PathLike[str]) -> Origin | None:
         return None
 
 
+def given_place(path: str | os.PathLike[str]) -> str:
+    """Return the URL that a local copy is of, as its user gave it; of any other path the path."""
+    origin = read_origin(path)
+    if origin is None:
+        return os.fspath(path)
+    return origin.url.removesuffix("/dataset.json")
+
+
 def shard_url(path: str) -> tuple[str, Path] | None:
     """Return URL and cache folder of a shard beside the copy of a catalog; None for other paths."""
     folder = Path(path).parent

@@ -84,7 +84,7 @@ def diagnose(path: str | os.PathLike[str], *, workers: int = 4, batch_size: int 
     for view in dataset.views:
         mapping = view.store.snapshot.mapping
         needed = view.ranges(np.arange(len(view), dtype=np.int64), names=view.names)
-        resident = mapping.resident_nbytes(needed)
+        resident = view.mapped_rows.resident_nbytes(needed)
         cached = None if cached is None or resident is None else cached + resident
         file_nbytes += mapping.nbytes
     strategy = best_strategy()

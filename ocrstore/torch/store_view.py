@@ -124,9 +124,9 @@ class StoreView(ViewOutline):
         self._times = mapping.times
         self._good_until = 0.0
         self._presence = cast("Presence | None", store.presence)  # a view is of one store
-        self._rows = mapping if self._presence is None else self._presence.attached()
+        self.mapped_rows = mapping if self._presence is None else self._presence.attached()
         """The mapped file that the rows are in: that of the store unless it is behind a URL."""
-        self._data: AnyArray = np.frombuffer(self._rows.buffer, np.uint8)
+        self._data: AnyArray = np.frombuffer(self.mapped_rows.buffer, np.uint8)
         # held from the start: the path may lead to another file later, compacted for example
         self._handle = self._open_own()
         self._handle_pid = os.getpid()
@@ -138,7 +138,7 @@ class StoreView(ViewOutline):
         self.memory = self._make_memory(
             partial(_called, weakref.WeakMethod(self.open_file)), self._data
         )
-        self._fetched = self._rows, self.memory
+        self._fetched = self.mapped_rows, self.memory
 
     def _make_memory(
         self,
@@ -176,7 +176,7 @@ class StoreView(ViewOutline):
             if handle is None:  # removed as well by now: what is mapped can be copied
                 return self._make_memory(self.open_file, data, strategy="copy")
             memory = self._make_memory(lambda: handle, data)
-            self._rows, self._data, self._handle = mapping, data, handle
+            self.mapped_rows, self._data, self._handle = mapping, data, handle
             self.memory, self._fetched = memory, (mapping, memory)
         return memory
 
@@ -241,7 +241,7 @@ class StoreView(ViewOutline):
         many files as it has samples. Replacing or removing a file changes the times of the old one.
         """
         handle, mapping = self._handle, self._mapping
-        if handle is None or self._rows is not mapping:  # behind a URL it is another file
+        if handle is None or self.mapped_rows is not mapping:  # behind a URL it is another file
             return False
         try:
             status = os.fstat(handle.fd)
@@ -453,14 +453,14 @@ class StoreView(ViewOutline):
 
     def _open_own(self) -> FileHandle | None:
         """Open the path; None if it does not lead to the file that is mapped."""
-        return _open_same(self._rows)
+        return _open_same(self.mapped_rows)
 
     def _is_own(self, descriptor: int) -> bool:
         try:
             status = os.fstat(descriptor)
         except OSError:  # closed
             return False
-        return _is_at(status, self._rows)
+        return _is_at(status, self.mapped_rows)
 
 
 def _open_same(mapping: MappedFile) -> FileHandle | None:

@@ -132,3 +132,8 @@ def test_commands_read_urls(place, dataset_url, folder, cache, tmp_path):
     for command in (["verify", url], ["warm", url], report):
         done = run(cli, command, catch_exceptions=False)
         assert done.exit_code == 0, (command, done.output)
+    for command in ("warm", "doctor"):
+        done = run(cli, [command, url, "--json"], catch_exceptions=False)
+        record = json.loads(done.stdout)
+        assert record["path"] == url
+    assert record["cached_nbytes"] == record["view_nbytes"] > 0
