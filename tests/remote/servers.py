@@ -140,7 +140,11 @@ def faulty_proxy(endpoint: str) -> Iterator[Proxy]:
         disable_nagle_algorithm = True
 
         def do(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length)
+            if len(body) < length:  # whoever sent it was killed
+                self.close_connection = True
+                return
             path = unquote(self.path)
             fault = proxy.take(self.command, f"{path} {self.headers.get('Range', '')}")
             if proxy.latency:
@@ -157,10 +161,13 @@ def faulty_proxy(endpoint: str) -> Iterator[Proxy]:
                 return
             if fault == "wrong" and body:
                 body = bytes([body[0] ^ 1]) + body[1:]
-            connection = http.client.HTTPConnection(upstream, timeout=120)
-            connection.request(self.command, self.path, body, dict(self.headers))
-            self.pass_on(connection.getresponse(), path, fault)
-            connection.close()
+            # closed as well when whoever asked was killed
+            with contextlib.closing(
+                http.client.HTTPConnection(upstream, timeout=120)
+            ) as connection:
+                connection.request(self.command, self.path, body, dict(self.headers))
+                with connection.getresponse() as answer:
+                    self.pass_on(answer, path, fault)
 
         def pass_on(self, answer: http.client.HTTPResponse, path: str, fault: str) -> None:
             self.send_response_only(answer.status, answer.reason)
