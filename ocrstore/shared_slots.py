@@ -3,7 +3,8 @@
 Fresh shared memory is expensive: the kernel clears and maps each page of it. So a worker keeps its
 slots. It writes into a free one and sends a `Ticket`; the parent maps the slot once and keeps it
 mapped; when the last array that points into a slot is gone, the parent marks it free. Only the
-worker takes slots and only the parent frees them, one byte each, so no lock is shared.
+worker takes slots and only the parent frees them, one byte each, so no lock is shared. A worker's
+`notes` are the way back: bytes that its parent may set at any time.
 
 A slot is an anonymous memory file where Linux makes one. Such a file has no name, does not count
 against the size of /dev/shm, and ends with its last user. Elsewhere it is a file in a folder that
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PAGE = mmap.PAGESIZE
+NOTES_NBYTES = 64
 _ALIGNMENT = 64
 _FREE, _BUSY = 0, 1
 
@@ -101,10 +103,17 @@ class SlotWriter:
         self._folder = folder
         self._keep_nbytes = keep_nbytes
         self._slots: list[_OwnSlot] = []
+        self.notes: tuple[Ticket, memoryview] | None = None
+
+    def has_room(self, nbytes: int, limit: int) -> bool:
+        """Return whether a slot of `nbytes` is free, or all slots and it stay within `limit`."""
+        return any(slot.is_free for slot in self._slots) or (
+            sum(len(slot.memory) for slot in self._slots) + nbytes <= limit
+        )
 
     def take(self, nbytes: int) -> tuple[Ticket, memoryview]:
         """Return a free slot of at least `nbytes` and its memory; a new one if all are in use."""
-        free = [slot for slot in self._slots if slot.memory[0] == _FREE]
+        free = [slot for slot in self._slots if slot.is_free]
         try:
             if not free:
                 free.append(_OwnSlot(self.name, len(self._slots), self._folder))
@@ -140,6 +149,10 @@ class _OwnSlot:
         self.memory = mmap.mmap(self._fd, PAGE)
         name = _slot_name(writer, number)
         self.memory[1 : 1 + len(name)] = name
+
+    @property
+    def is_free(self) -> bool:
+        return self.memory[0] == _FREE
 
     def resize(self, nbytes: int, keep_nbytes: int | None) -> None:
         wanted = PAGE + _round_up(nbytes, PAGE)
@@ -178,13 +191,21 @@ class SlotReader:
         Raises:
             RuntimeError: The worker ended before its slot was opened.
         """
-        memory = self._mapped.get(ticket.slot)
-        if memory is None or len(memory) < PAGE + ticket.nbytes:
-            memory = self._mapped[ticket.slot] = _open(ticket)
+        memory = self._memory(ticket)
         received = np.frombuffer(memory, np.uint8, ticket.nbytes, PAGE)
         # every view of it, and every tensor, has this very array as its base
         weakref.finalize(received, _free, memory, os.getpid()).atexit = False
         return received
+
+    def notes(self, ticket: Ticket) -> memoryview:
+        """Return the worker's notes; they are never free. Raises what `receive` does."""
+        return memoryview(self._memory(ticket))[PAGE : PAGE + ticket.nbytes]
+
+    def _memory(self, ticket: Ticket) -> mmap.mmap:
+        memory = self._mapped.get(ticket.slot)
+        if memory is None or len(memory) < PAGE + ticket.nbytes:
+            memory = self._mapped[ticket.slot] = _open(ticket)
+        return memory
 
     def close(self) -> None:
         """Unmap all slots but those that arrays still point into; these follow their arrays."""
@@ -225,27 +246,56 @@ _readers: dict[str, SlotReader] = {}
 _lock = threading.Lock()
 
 
-def take_slot(nbytes: int) -> tuple[Ticket, memoryview] | None:
-    """Return a free slot of this process, or None where there are no memory files."""
+def _own_writer() -> SlotWriter:
     global _writer
-    if not supported:
+    if _writer is None or _writer.pid != os.getpid():
+        _writer = SlotWriter()
+    return _writer
+
+
+def take_slot(nbytes: int, *, limit: int | None = None) -> tuple[Ticket, memoryview] | None:
+    """Return a free slot of this process; None where there are no memory files.
+
+    Args:
+        nbytes: What the slot must hold.
+        limit: Return None, too, if all slots of this process would have more bytes than this.
+    """
+    if not supported or (limit is not None and not _own_writer().has_room(nbytes, limit)):
         return None
     try:
-        if _writer is None or _writer.pid != os.getpid():
-            _writer = SlotWriter()
-        return _writer.take(nbytes)
+        return _own_writer().take(nbytes)
     except OSError:
         return None
+
+
+def own_notes() -> tuple[Ticket, memoryview] | None:
+    """Return the notes of this process, zeros at first; None where there are no memory files."""
+    if not supported:
+        return None
+    writer = _own_writer()
+    if writer.notes is None:
+        writer.notes = take_slot(NOTES_NBYTES)
+    return writer.notes
 
 
 def receive(ticket: Ticket) -> NDArray[np.uint8]:
     """Return the bytes of a worker's slot; see `SlotReader.receive`."""
     with _lock:
-        reader = _readers.get(ticket.writer)
-        if reader is None:
-            _prune()
-            reader = _readers[ticket.writer] = SlotReader(ticket.pid)
-        return reader.receive(ticket)
+        return _reader(ticket).receive(ticket)
+
+
+def notes_of(ticket: Ticket) -> memoryview:
+    """Return the notes of a worker; see `SlotReader.notes`."""
+    with _lock:
+        return _reader(ticket).notes(ticket)
+
+
+def _reader(ticket: Ticket) -> SlotReader:
+    reader = _readers.get(ticket.writer)
+    if reader is None:
+        _prune()
+        reader = _readers[ticket.writer] = SlotReader(ticket.pid)
+    return reader
 
 
 def _forget_ended_workers() -> None:

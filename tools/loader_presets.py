@@ -2,8 +2,8 @@
 
 *fast* is raw, *balanced* has maps and masks as LZ4 blocks, *small* the picture as well. The decoded
 bytes are the same, so are the buffers. *prefetch* is a PrefetchLoader that stages each batch in
-reused buffers, as it does in page-locked ones for a GPU. A second table shows, for batches of
-workers, what it would cost if not the parent but the worker decoded, into a shared slot.
+reused buffers, as it does in page-locked ones for a GPU. A second table compares, for batches of
+workers, what ocrstore does by itself with a parent that decodes everything.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from loader_contenders import BATCH, MIN_SECONDS, Rate, Watch
 
 import ocrstore
-from ocrstore import shared_slots
 from ocrstore.schema import MAPS, TENSOR
-from ocrstore.torch import Batch, OCRStoreDataset, PrefetchLoader
-from ocrstore.torch.memory.parallel_copy import run_jobs
+from ocrstore.torch import Batch, OCRStoreDataset, PrefetchLoader, collate
 from tools.bench.consumers import PAGE, flat
 
 PRESETS = {"fast": (), "balanced": tuple(MAPS), "small": (TENSOR, *MAPS)}
@@ -84,11 +81,11 @@ class StagingLoader(PrefetchLoader):
 class Contender:
     """The loaders of one store, which stay open between turns."""
 
-    def __init__(self, path: Path, workers: int, shuffle: bool, collate: Any = None) -> None:
+    def __init__(self, path: Path, workers: int, shuffle: bool, init: Any = None) -> None:
         self.dataset = OCRStoreDataset(path)
         self.dataset.warm()
         options: dict[str, Any] = {"batch_size": BATCH, "shuffle": shuffle, "num_workers": workers}
-        options |= {"persistent_workers": workers > 0, "collate_fn": collate}
+        options |= {"persistent_workers": workers > 0, "worker_init_fn": init}
         self.loader = DataLoader(self.dataset, **options)
         self.staging = StagingLoader(self.dataset, **options)
         self.buffers = self.dataset[:BATCH].empty_buffers()
@@ -133,17 +130,23 @@ def compare_presets(source: Path, folder: Path, rounds: int, workers: list[int])
             order = f"{number} workers {'shuffled' if shuffle else 'sequential':10}"
             for consumer in ("copy_into", "prefetch", "direct"):
                 _compare(f"{order} {consumer:9}", stores, consumer, "fast", rounds)
-    print("\nwho decodes the batches of workers: the parent, or the worker into a shared slot")
+    print(
+        "\nwho decodes the batches of workers: the parent always, or the worker for direct access"
+    )
     for number in [count for count in workers if count]:
         for preset in ("balanced", "small"):
             who = {
-                "parent": Contender(paths[preset], number, True, default_collate),
-                "worker": Contender(paths[preset], number, True, SlotBatch.of),
+                "parent": Contender(paths[preset], number, True, _leave_to_parent),
+                "ours": Contender(paths[preset], number, True),
             }
             for consumer in ("copy_into", "prefetch", "direct"):
                 _compare(
                     f"{number} workers {preset:8} {consumer:9}", who, consumer, "parent", rounds
                 )
+
+
+def _leave_to_parent(_worker: int) -> None:
+    collate.AHEAD_NBYTES = -1
 
 
 def _compare(
@@ -185,35 +188,6 @@ def cold_epoch(path: Path, order: str) -> float:
         batch.copy_into(buffers)
     return time.perf_counter() - start
 
-
-class SlotBatch:
-    """A batch that the worker decodes into a slot of shared memory when it is sent."""
-
-    def __init__(self, samples: Any) -> None:
-        self.refs = samples.refs
-
-    of = classmethod(lambda cls, samples: cls(samples))
-
-
-def _send(batch: SlotBatch) -> tuple[Any, ...]:
-    refs = batch.refs
-    arrays = {f: (refs.views[0].specs[f.column].numpy_dtype, refs.shape(f)) for f in refs.fields}
-    placed = shared_slots.place(arrays)
-    slot = shared_slots.take_slot(shared_slots.needed_nbytes(placed.values()))
-    assert slot is not None
-    for field, at in placed.items():
-        memory = at.array(slot[1])
-        run_jobs(refs.views[0].copy_jobs(field.column, refs.store_rows, memory))
-    return _receive, (slot[0], placed, refs)
-
-
-def _receive(ticket: Any, placed: Any, refs: Any) -> Batch:
-    memory = shared_slots.receive(ticket)
-    taken = {field.plural: field.tensor(at.array(memory)) for field, at in placed.items()}
-    return Batch(refs, taken)
-
-
-ForkingPickler.register(SlotBatch, _send)
 
 if __name__ == "__main__":
     print(cold_epoch(Path(sys.argv[1]), sys.argv[2]))

@@ -1,4 +1,8 @@
-"""Make batches of samples under torch's default collation, and send computed batches to the parent.
+"""Make batches of samples under torch's default collation, and send them to the parent.
+
+A batch of stored rows is sent as a reference. Where the parent reads compressed columns in place,
+the worker decodes them into shared memory beforehand; where the parent copies the batch into
+buffers, it decodes them into these itself. The parent tells each worker what it does.
 
 Importing this module registers the collation with torch, so that a DataLoader needs no
 `collate_fn`.
@@ -15,7 +19,7 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ocrstore.errors import SchemaError
+from ocrstore.errors import OCRStoreError, SchemaError
 from ocrstore.torch.annotations import ON_ACCESS
 from ocrstore.torch.batch import Batch, Sample, WorkerBatch
 from ocrstore.torch.memory.row_layout import AnyArray
@@ -23,6 +27,9 @@ from ocrstore.torch.row_refs import Field, RowRefs, field_of, join
 
 if TYPE_CHECKING:
     from ocrstore.shared_slots import Placed, Ticket
+
+AHEAD_NBYTES = 256 << 20
+"""The most bytes of columns that all workers of a DataLoader decode ahead; each has its share."""
 
 
 class SampleList(Sequence[Sample]):
@@ -244,5 +251,72 @@ def _unpack_polygons(points: AnyArray, ends: AnyArray) -> list[AnyArray]:
     return np.split(points, ends[:-1].tolist()) if len(ends) else []
 
 
+def _send_stored(batch: WorkerBatch) -> tuple[Any, ...]:
+    """Send a reference, with the columns decoded that the parent reads in place."""
+    refs, taken = batch._refs, batch._taken
+    if refs is None or not any(map(refs.is_decoded, refs.fields)):
+        return batch.__reduce__()
+    from ocrstore.shared_slots import own_notes
+
+    found = own_notes()
+    if found is None:
+        return batch.__reduce__()
+    sender, notes = found
+    names: list[str] = []
+    for number, field in enumerate(refs.fields[: len(notes)]):
+        if notes[number] and field.plural not in taken:
+            notes[number] -= 1
+            names.append(field.column)
+    ahead = _decode_ahead(refs, names) if names else None
+    return _receive_stored, (refs, taken or None, sender, ahead)
+
+
+def _decode_ahead(refs: RowRefs, names: list[str]) -> tuple[Ticket, dict[str, Placed]] | None:
+    """Decode columns into a slot; None if all slots are in use and there is no room for another.
+
+    A column that cannot be decoded is left out, and all after it: the parent reads the same rows,
+    and raises the same error.
+    """
+    from ocrstore.shared_slots import needed_nbytes, place, take_slot
+
+    fields = {field.column: field for field in refs.fields if field.column in names}
+    placed = place({name: refs.array_type(field) for name, field in fields.items()})
+    worker = get_worker_info()
+    limit = AHEAD_NBYTES // (worker.num_workers if worker else 1)
+    slot = take_slot(needed_nbytes(placed.values()), limit=limit)
+    if slot is None:
+        return None
+    ticket, memory = slot
+    decoded: dict[str, Placed] = {}
+    try:
+        refs.check()
+        for name, at in placed.items():
+            refs.write_into(fields[name], at.array(memory))
+            decoded[name] = at
+    except OCRStoreError:
+        pass
+    return ticket, decoded
+
+
+def _receive_stored(
+    refs: RowRefs,
+    taken: dict[str, Any] | None,
+    sender: Ticket,
+    ahead: tuple[Ticket, dict[str, Placed]] | None,
+) -> Batch:
+    from ocrstore.shared_slots import receive
+
+    refs.sender = sender
+    if ahead is not None:
+        ticket, placed = ahead
+        try:
+            memory = receive(ticket)
+            refs.decoded = {name: at.array(memory) for name, at in placed.items()}
+        except RuntimeError:
+            pass  # the worker has ended, the rows are still in the file
+    return Batch(refs, taken)
+
+
 default_collate_fn_map[Sample] = collate
 ForkingPickler.register(ComputedBatch, _send)
+ForkingPickler.register(WorkerBatch, _send_stored)

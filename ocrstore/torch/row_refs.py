@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,12 @@ from ocrstore.torch.memory.parallel_copy import Job, fill_jobs, run_jobs
 from ocrstore.torch.memory.row_layout import AnyArray, IntArray
 from ocrstore.torch.open_views import find_view
 from ocrstore.torch.store_view import ShardRef, StoreView, ViewRef
+
+if TYPE_CHECKING:
+    from ocrstore.shared_slots import Ticket
+
+DECODE_AHEAD = 8
+"""Of how many batches a worker decodes a column after its parent has read it in place."""
 
 _DTYPES = {
     "bool": torch.bool,
@@ -138,7 +144,9 @@ class RowRefs:
         "_is_remote",
         "_others",
         "dataset_rows",
+        "decoded",
         "fields",
+        "sender",
         "store_of",
         "store_rows",
         "views",
@@ -159,6 +167,10 @@ class RowRefs:
         self._each: list[tuple[StoreView, int]] | None = None
         self._groups: list[tuple[StoreView, IntArray, IntArray]] | None = None
         self._is_remote: bool | None = None
+        self.decoded: dict[str, AnyArray] = {}
+        """Columns that the worker which sent these rows decoded, until they are taken."""
+        self.sender: Ticket | None = None
+        """The notes of that worker."""
         names, specs = self.views[0].names, self.views[0].specs
         # the shards of a data set share one object
         self._others = [view for view in self.views if view.specs is not specs]
@@ -228,8 +240,27 @@ class RowRefs:
             return torch.float32
         return _DTYPES[self.views[0].specs[field.column].dtype]
 
+    def is_decoded(self, field: Field) -> bool:
+        """Return whether the column is compressed, and its rows decode to one array."""
+        is_raw = self.views[0].specs[field.column].is_raw
+        return not is_raw and self.torch_dtype(field) is not None
+
+    def _tell_sender(self, field: Field, batches: int) -> None:
+        """Tell the worker that sent these rows of how many batches to decode a column."""
+        if self.sender is None or not self.is_decoded(field):
+            return
+        from ocrstore.shared_slots import notes_of  # for compressed columns of workers alone
+
+        try:
+            notes_of(self.sender)[self.fields.index(field)] = batches
+        except (RuntimeError, IndexError):  # it has ended; more columns than notes
+            self.sender = None
+
     def take(self, field: Field) -> AnyArray | list[AnyArray]:
         """Return the rows as one writable array, or as a list if their shapes differ."""
+        self._tell_sender(field, DECODE_AHEAD)
+        if field.column in self.decoded:
+            return self.decoded.pop(field.column)  # a second call returns memory of its own
         if self._normalizes(field):
             return self._take_floats(field)
         if self.store_of is None:
@@ -267,7 +298,22 @@ class RowRefs:
         """
         if target.device.type != "cpu" or target.dtype != self.torch_dtype(field):
             return None
+        self._tell_sender(field, 0)
+        decoded = self.decoded.get(field.column)
+        if decoded is not None:
+            return [(np.copyto, row, source) for row, source in zip(target.numpy(), decoded)]
         return self._copy_jobs(field, target.numpy())
+
+    def array_type(self, field: Field) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Return the dtype and shape of what `take` returns as one array."""
+        spec = self.views[0].specs[field.column]
+        dtype = np.dtype(np.float32) if self._normalizes(field) else spec.numpy_dtype
+        return dtype, self.shape(field)
+
+    def write_into(self, field: Field, out: AnyArray) -> None:
+        """Copy or decode the rows into an array; raises what `take` raises."""
+        self.views[0].column(field.column).empty_batch(0)  # rows that are too large
+        run_jobs(self._copy_jobs(field, out))
 
     def _copy_jobs(self, field: Field, out: AnyArray) -> list[Job]:
         if self._normalizes(field):

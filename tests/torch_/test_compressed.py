@@ -10,6 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import ocrstore
+import ocrstore.torch.collate as collate
+from ocrstore import shared_slots
 from ocrstore.errors import CorruptStoreError, OCRStoreError
 from ocrstore.torch import OCRStoreDataset, PrefetchLoader, WindowShuffleSampler
 from ocrstore.torch.memory import parallel_copy
@@ -133,6 +135,103 @@ def test_workers_send_references(block_path, raw_path, workers):
         assert not batch._taken
         assert len(pickle.dumps(batch)) < 1000
         assert_same(batch, wanted[batch["rows"].tolist()])
+
+
+# --- decoded ahead by workers -------------------------------------------------------------------
+
+needs_memory_files = pytest.mark.skipif(
+    not shared_slots.supported, reason="the system has no anonymous memory files"
+)
+KNOWS_AT = 7
+"""With two workers that prefetch two batches each, the first batch by a worker that knows what was
+read of an earlier one of its batches."""
+
+
+def batches_of_one(dataset, rows=range(SAMPLES), **options):
+    """Return a loader with two workers and batches of one sample."""
+    return DataLoader(dataset, 1, sampler=list(rows), num_workers=2, **options)
+
+
+@needs_memory_files
+@pytest.mark.parametrize(
+    ("start", "options"),
+    [("fork", {}), ("spawn", {}), ("fork", {"normalize": True}), ("fork", {"numpy": True})],
+)
+def test_workers_decode_what_is_read_in_place(block_path, raw_path, start, options):
+    """From the batch on whose worker knows of it; nothing else, and you own it as any other."""
+    dataset = OCRStoreDataset(block_path, **options)
+    wanted = OCRStoreDataset(raw_path, **options)
+    kept = []
+    for number, batch in enumerate(batches_of_one(dataset, multiprocessing_context=start)):
+        found = set(batch._refs.decoded)
+        assert found <= {"tensor", "prob_map"}
+        assert number < KNOWS_AT or found == {"tensor", "prob_map"}
+        copy = batch.copy()
+        batch["images"][:] = 3
+        kept.append((number, batch["prob_maps"], copy["images"], copy["prob_maps"]))
+    for number, probabilities, *others in kept:
+        other = wanted[[number]]
+        assert np.array_equal(np.asarray(probabilities), np.asarray(other["prob_maps"]))
+        for found, name in zip(others, ("images", "prob_maps"), strict=True):
+            assert type(found) is type(other[name]) and found.dtype == other[name].dtype
+            assert np.array_equal(np.asarray(found), np.asarray(other[name]))
+
+
+@needs_memory_files
+def test_workers_decode_nothing_that_is_copied(block_path, raw_path):
+    """A loop that turns to copying gets the same bytes, and soon references alone."""
+    dataset, wanted = OCRStoreDataset(block_path), OCRStoreDataset(raw_path)
+    loader = batches_of_one(dataset, persistent_workers=True)
+    for batch in loader:
+        last = set(batch._refs.decoded)
+        batch["thresh_maps"]
+    assert last == {"thresh_map"}
+    for epoch in range(2):
+        for number, batch in enumerate(loader):
+            assert set(batch._refs.decoded) <= {"thresh_map"}
+            assert not epoch or not batch._refs.decoded
+            filled = batch.copy_into(batch.empty_buffers())
+            for name, tensor in tensors(wanted[[number]]).items():
+                assert name not in filled or torch.equal(filled[name], tensor), name
+
+
+@needs_memory_files
+def test_columns_that_are_no_longer_read_are_no_longer_decoded(block_path):
+    """After a few batches that nobody read, a worker sends references again."""
+    loader = batches_of_one(OCRStoreDataset(block_path), persistent_workers=True)
+    for batch in loader:
+        batch["prob_masks"]
+    for _ in range(3):
+        decoded = [set(batch._refs.decoded) for batch in loader]
+    assert decoded == [set()] * SAMPLES
+
+
+@needs_memory_files
+def test_workers_decode_ahead_within_their_memory(block_path, raw_path, monkeypatch):
+    """Batches that are kept keep their slots; where these have no room, the parent decodes."""
+    dataset, wanted = OCRStoreDataset(block_path), OCRStoreDataset(raw_path)
+    one_slot_each = 1.5 * wanted[[0]]["images"].nbytes
+    monkeypatch.setattr(collate, "AHEAD_NBYTES", int(2 * one_slot_each))
+    kept, ahead = [], 0
+    for batch in batches_of_one(dataset):
+        ahead += bool(batch._refs.decoded)
+        kept.append(batch["images"])
+    assert ahead == 2
+    for number, images in enumerate(kept):
+        assert torch.equal(images, wanted[[number]]["images"])
+
+
+@needs_memory_files
+def test_damage_that_a_worker_meets_ahead(damaged):
+    """The parent raises the error when it reads the row; the other batches arrive."""
+    key = ocrstore.open(damaged).keys[6]
+    rows = [row for row in range(SAMPLES) if row != 6] + [6]
+    batches = iter(batches_of_one(OCRStoreDataset(damaged), rows))
+    for _ in rows[:-1]:
+        next(batches)["images"]
+    last = next(batches)
+    with pytest.raises(CorruptStoreError, match=rf"{key}' \(row 6\), column 'tensor'"):
+        last["images"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
