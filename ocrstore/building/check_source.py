@@ -13,13 +13,14 @@ import numpy.typing as npt
 
 from ocrstore.annotation import FoundSample, Problem
 from ocrstore.building.build import StrPath
-from ocrstore.building.derive import Derived, FileBytes, Job, Task, largest_picture
+from ocrstore.building.derive import Derived, Job, Task, largest_picture
 from ocrstore.building.frames import recorded_rule
 from ocrstore.building.mistaken_source import lost_annotations, not_its_folder
 from ocrstore.building.run import deriver
 from ocrstore.decode import DEFAULT_MAX_PIXELS, decode
 from ocrstore.errors import SchemaError, SourceError
 from ocrstore.format.codecs import is_picture_file
+from ocrstore.format.columns import Encoded
 from ocrstore.metadata import readable_build
 from ocrstore.pipeline import albumentations_version, permit_modules
 from ocrstore.problems import loses
@@ -192,7 +193,7 @@ def _compare(
                 message = f"attribute {name} is {_short(value)}, the source gives {_short(derived)}"
                 result.findings.append(Finding(message, sample=key))
     for name, live in outcome.columns.items():
-        if not isinstance(live, FileBytes):
+        if not isinstance(live, Encoded):
             stored = store[name][row]
         elif is_picture_file(store.columns[name], store[name].stored(row)):
             stored = np.frombuffer(store[name].stored(row), np.uint8)

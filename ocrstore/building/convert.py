@@ -396,4 +396,4 @@ def _convert_row(store: Store, column: StoredColumn[Any], row: int, spec: Column
                 f"{where}: codec {spec.codec} does not give back what was encoded, so nothing was "
                 "converted. Memory or a library is faulty; please report it."
             )
-    return Encoded(stored.data, array.shape)
+    return Encoded(stored.data, array.shape, trusted=True)

@@ -29,6 +29,8 @@ from ocrstore.decode import (
 )
 from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
+from ocrstore.format.codecs import encode_row
+from ocrstore.format.columns import Encoded
 from ocrstore.geometry import (
     Matrix,
     Pixels,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from ocrstore.store import Store
 
 Points = list[npt.NDArray[np.float32]]
+Columns = dict[str, "npt.NDArray[Any] | Encoded"]
 _FAR = float(2**29)
 
 
@@ -154,6 +157,8 @@ class Job:
     """Modules besides albumentations that the views' pipelines may use."""
     targets: tuple[str, ...] = ()
     """Functions that draw the views' targets."""
+    encode: bool = False
+    """Return compressed columns encoded, for a writer; else as arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +174,12 @@ Reserve = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class FileBytes:
-    """The bytes of a picture's file for the image column, and the shape they decode to."""
-
-    data: bytes | memoryview
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Derived:
     """A sample, ready to be written."""
 
     key: str
-    columns: dict[str, npt.NDArray[Any] | FileBytes]
+    columns: Columns
+    """Encoded are the picture's own file and, if the job says so, compressed columns."""
     attributes: dict[str, Any]
     problems: tuple[Problem, ...]
     """Problems found while deriving; those of the source are not included."""
@@ -197,6 +195,8 @@ class Deriver:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._store: Store | None = None
+        specs = stored_columns((*job.views, *job.stored_views)) if job.encode else {}
+        self._encoded = {name: spec for name, spec in specs.items() if not spec.is_raw}
         for name in job.targets:
             give_targets(name)
         if job.modules:
@@ -206,6 +206,16 @@ class Deriver:
 
     def derive(self, task: Task, *, reserve: Reserve | None = None) -> Derived:
         """Derive one sample, from its file or from the store."""
+        derived = self._derive(task, reserve)
+        for name in self._encoded.keys() & derived.columns.keys():
+            value, spec = derived.columns[name], self._encoded[name]
+            if not isinstance(value, Encoded):
+                array = spec.conform(value, where=f"{derived.key}: {name}")
+                data = encode_row(spec, array).data
+                derived.columns[name] = Encoded(data, array.shape, trusted=True)
+        return derived
+
+    def _derive(self, task: Task, reserve: Reserve | None) -> Derived:
         if task.row is None:
             return derive(task.sample, self._job, reserve=reserve)
         if self._store is None:
@@ -245,7 +255,7 @@ def derive(sample: FoundSample, job: Job, *, reserve: Reserve | None = None) -> 
     problems += notes
     height, width = decoded.pixels.shape[:2]
     problems += _outside(sample, points, height, width)
-    columns: dict[str, npt.NDArray[Any] | FileBytes] = {}
+    columns: Columns = {}
     if image is not None:
         columns[image[0]] = _stored_image(image[1], file.data, decoded.pixels)
     for view in job.views:
@@ -281,7 +291,7 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
         reserve(needed_nbytes(job, (width, height)))
     pixels = store[IMAGE][row]
     points = [polygon.points for polygon in sample.polygons]
-    columns: dict[str, npt.NDArray[Any] | FileBytes] = {}
+    columns: Columns = {}
     problems: list[Problem] = []
     for view in job.stored_views:
         made, found = derive_view(sample, view, pixels, points, job.maps_folder)
@@ -417,14 +427,14 @@ def _open(file: PictureFile, sample: FoundSample, max_pixels: int) -> EncodedPic
         raise _skip("bad-picture", str(exc), sample) from exc
 
 
-def _stored_image(codec: str, data: bytes, pixels: Pixels) -> Pixels | FileBytes:
+def _stored_image(codec: str, data: bytes, pixels: Pixels) -> Pixels | Encoded:
     """Return what an image column of a codec stores of a picture: its file, or its pixels.
 
     A file that is larger than its pixels (BMP, 16 bits, many pages) is not worth keeping: a column
     of codec `file` compresses the pixels instead.
     """
     if codec == "jpeg" or (codec == "file" and len(data) <= pixels.nbytes):
-        return FileBytes(data, pixels.shape)
+        return Encoded(data, pixels.shape)
     return pixels
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ocrstore.building.derive import FileBytes, Job, SkippedPictureError, derive
+from ocrstore.building.derive import Job, SkippedPictureError, derive
 from ocrstore.building.plan import BuildPlan
 from ocrstore.building.view_size import spread
 from ocrstore.decode import DEFAULT_MAX_PIXELS, open_picture
 from ocrstore.errors import DecodeError, SourceError, WriteError
 from ocrstore.format.codecs import CODECS, encode_row
-from ocrstore.format.columns import Column
+from ocrstore.format.columns import Column, Encoded
 from ocrstore.keys import hash_of
 from ocrstore.machine import Memory
 from ocrstore.recipe import PRESETS, preset_codec
@@ -154,7 +154,7 @@ def mean_sample_nbytes(
         sizes.append(
             sum(
                 len(value.data)
-                if isinstance(value, FileBytes)
+                if isinstance(value, Encoded)
                 else encode_row(columns[name], value).data.nbytes
                 for name, value in derived.columns.items()
             )
@@ -173,10 +173,10 @@ class _Measured:
         self._rows: dict[str, list[tuple[memoryview, tuple[int, ...]]]] = {}
         self.nbytes: dict[str, list[int]] = {}
 
-    def add(self, value: npt.NDArray[Any] | FileBytes) -> None:
+    def add(self, value: npt.NDArray[Any] | Encoded) -> None:
         """Encode a row in every codec; a picture's file is taken as it is."""
         codecs = [codec for codec in CODECS if codec not in ("jpeg", "file")]
-        if isinstance(value, FileBytes):
+        if isinstance(value, Encoded):
             data, shape = memoryview(value.data), value.shape
             self._keep("file", data, shape)
             spec = replace(self._column, codec="file")

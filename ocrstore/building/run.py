@@ -17,14 +17,13 @@ import xxhash
 
 from ocrstore.annotation import AnnotationReader, Problem, ReadableFile
 from ocrstore.building.build_report import BuildReport, describe_problems, stored_problems
-from ocrstore.building.derive import AUTO_FRAME, Derived, FileBytes, FrameRule, Job, Task
+from ocrstore.building.derive import AUTO_FRAME, Derived, FrameRule, Job, Task
 from ocrstore.building.estimate import check_disk_space
 from ocrstore.building.plan import BuildPlan, Changes, compare, known_from, own_attributes
 from ocrstore.building.view_size import SAMPLES, Scene, Tell, measure_views, spread
 from ocrstore.building.workers import Inline, Pool
 from ocrstore.decode import DEFAULT_MAX_PIXELS
 from ocrstore.errors import SchemaError, SourceError, StoreBusyError, StoreExistsError, WriteError
-from ocrstore.format.columns import Encoded
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.writer import Writer, create, edit
@@ -305,6 +304,7 @@ class _Run:
             maps_folder=plan.maps_folder,
             frames=plan.frames,
             store=None if plan.old is None else Path(plan.old.path),
+            encode=True,
         )
         waiting = [item for item in items if not (item[1] is not None and copy_only)]
         _log.info("%d samples to derive, %d to copy", len(waiting), len(items) - len(waiting))
@@ -341,10 +341,7 @@ class _Run:
         self._polygons += len(outcome.attributes["polygons"])
         self._annotated += bool(outcome.attributes["polygons"])
         self._outside += sum(problem.kind == "polygon-outside" for problem in outcome.problems)
-        arrays: dict[str, Any] = {
-            name: Encoded(value.data, value.shape) if isinstance(value, FileBytes) else value
-            for name, value in outcome.columns.items()
-        }
+        arrays: dict[str, Any] = dict(outcome.columns)
         attributes = outcome.attributes
         if row is not None:
             arrays |= self._stored_arrays(row)

@@ -32,8 +32,9 @@ from typing import IO, Any
 import numpy as np
 
 from ocrstore.annotation import Problem
-from ocrstore.building.derive import Derived, Deriver, FileBytes, Job, SkippedPictureError, Task
+from ocrstore.building.derive import Columns, Derived, Deriver, Job, SkippedPictureError, Task
 from ocrstore.errors import OCRStoreError, WorkerDiedError
+from ocrstore.format.columns import Encoded
 from ocrstore.machine import memory_shortage, unfinished_nbytes
 from ocrstore.shared_slots import (
     Placed,
@@ -123,8 +124,8 @@ class _Done:
     ticket: Ticket | None = None
     placed: dict[str, Placed] = field(default_factory=dict)
     """The sample's columns in the slot."""
-    file_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of columns that are a picture's file: the shape that it decodes to."""
+    encoded: dict[str, Encoded] = field(default_factory=dict)
+    """Those that are encoded, without their bytes."""
 
 
 def send(stream: IO[bytes], message: Any) -> None:
@@ -359,12 +360,10 @@ class Pool:
         self._workers[self._workers.index(worker)] = self._start()
 
 
-def _columns(message: _Done, memory: Any) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
-    for name, at in message.placed.items():
-        columns[name] = at.array(memory)
-        if name in message.file_shapes:
-            columns[name] = FileBytes(columns[name].data, message.file_shapes[name])
+def _columns(message: _Done, memory: Any) -> Columns:
+    columns: Columns = {name: at.array(memory) for name, at in message.placed.items()}
+    for name, row in message.encoded.items():
+        columns[name] = row._replace(data=message.placed[name].array(memory).data)
     return columns
 
 
@@ -453,15 +452,14 @@ def _work(
 
 
 def _fill_slot(number: int, derived: Derived, slots: SlotWriter) -> _Done:
-    arrays, file_shapes = {}, {}
+    arrays: dict[str, Any] = dict(derived.columns)
+    encoded = {}
     for name, value in derived.columns.items():
-        if isinstance(value, FileBytes):
+        if isinstance(value, Encoded):
             arrays[name] = np.frombuffer(value.data, np.uint8)
-            file_shapes[name] = value.shape
-        else:
-            arrays[name] = value
+            encoded[name] = value._replace(data=b"")
     placed = place({name: (array.dtype, array.shape) for name, array in arrays.items()})
     ticket, memory = slots.take(needed_nbytes(placed.values()))
     for name, at in placed.items():
         np.copyto(at.array(memory), arrays[name])
-    return _Done(number, derived.without_columns(), ticket, placed, file_shapes)
+    return _Done(number, derived.without_columns(), ticket, placed, encoded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -88,9 +89,9 @@ class SampleReader:
             forward, _ = view_matrices(self.store, self._view.columns[INVERSE_MATRIX], row)
             points = [_moved(forward, polygon) for polygon in polygons]
         regions = [
-            Region(_plain(polygon), text, ignored, language)
-            for polygon, ignored, text, language in zip(
-                points, flags, texts, languages, strict=True
+            Region(plain, text, ignored, language)
+            for plain, ignored, text, language in zip(
+                _plain(points), flags, texts, languages, strict=True
             )
         ]
         key, annotated = self.store.keys[row], bool(self._annotated[row])
@@ -161,9 +162,20 @@ def _moved(matrix: npt.NDArray[Any], polygon: npt.NDArray[Any]) -> npt.NDArray[A
     return transform_points(matrix, polygon).astype(np.float32)
 
 
-def _plain(polygon: npt.NDArray[Any]) -> list[tuple[float, float]]:
-    values = [_number(value) for value in polygon.reshape(-1).tolist()]
-    return list(zip(values[::2], values[1::2], strict=True))
+def _plain(polygons: list[npt.NDArray[Any]]) -> list[list[tuple[float, float]]]:
+    """Return the points of float32 polygons as Python numbers."""
+    if not polygons:
+        return []
+    values = np.concatenate(polygons, axis=None, dtype=np.float32)
+    with np.errstate(invalid="ignore"):
+        whole = values.astype(np.int32)
+    # compared bit by bit, because -0.0 has no integer; one array at once, for speed
+    if np.array_equal(whole.astype(np.float32).view(np.int32), values.view(np.int32)):
+        numbers = whole.tolist()
+    else:
+        numbers = [_number(value) for value in values.tolist()]
+    points = zip(numbers[::2], numbers[1::2], strict=True)
+    return [list(islice(points, len(polygon))) for polygon in polygons]
 
 
 def _number(value: float) -> float:

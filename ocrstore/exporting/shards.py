@@ -24,6 +24,7 @@ from ocrstore.views import find_view, stored_views
 from ocrstore.whole_file import write_whole
 
 SHARD_NBYTES = 500_000_000
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode
 _GROUP_NBYTES = 32_000_000
 """Bytes of a row group: what readers that stream take at once."""
 
@@ -109,9 +110,7 @@ class WebDataset(_Sharded):
             "ignored": [region.ignored for region in regions],
             "languages": [region.language for region in regions],
         }
-        members: dict[str, bytes | memoryview] = {
-            "json": json.dumps(record, ensure_ascii=False).encode()
-        }
+        members: dict[str, bytes | memoryview] = {"json": _encode_json(record).encode()}
         if self._with_pictures:
             # WebDataset knows .jpg, .jpeg, .png and .webp by these names only
             suffix, picture = self.reader.picture(row)

@@ -28,6 +28,8 @@ class Encoded(NamedTuple):
 
     data: bytes | memoryview
     shape: tuple[int, ...]
+    trusted: bool = False
+    """ocrstore itself encoded it, so a writer need not decode it to see that it is what it says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,22 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ocrstore.annotation import FoundSample, Problem
-from ocrstore.building.derive import Derived, FileBytes, Job, Task
+from ocrstore.building.derive import Derived, Job, Task
 from ocrstore.building.workers import RESULTS_PER_WORKER, Inline, Pool, _columns, _fill_slot
 from ocrstore.errors import OCRStoreError, WriteError
+from ocrstore.format.codecs import decode_row
+from ocrstore.format.columns import Encoded
 from ocrstore.recipe import Recipe
 from ocrstore.shared_slots import SlotReader, SlotWriter
 from ocrstore.sources import open_source
-from ocrstore.views import View
+from ocrstore.views import View, stored_columns
 from tests.building.conftest import SIZE, draw, encode
 
 JOB = Job((View("v", Recipe.make(size=SIZE), default=True),))
@@ -91,7 +94,8 @@ def test_columns_travel_as_they_are():
         "b": np.array(7.0),
         "c": np.empty((0, 3)),
         "d": np.ones((200, 100, 3), np.uint8)[:, ::2],
-        "j": FileBytes(b"abc", (1, 2, 3)),
+        "j": Encoded(b"abc", (1, 2, 3)),
+        "k": Encoded(b"", (0, 4), trusted=True),
     }
     writer = SlotWriter()
     done = _fill_slot(0, Derived("k", columns, {}, ()), writer)
@@ -99,6 +103,27 @@ def test_columns_travel_as_they_are():
     assert got.keys() == columns.keys() and got["j"] == columns["j"]
     for name in "abcd":
         assert np.array_equal(got[name], columns[name]) and got[name].dtype == columns[name].dtype
+
+
+def test_a_writer_gets_compressed_columns_encoded(dataset):
+    """They decode to the arrays, here and from workers; raw columns stay arrays."""
+    dataset.fill(6)
+    dataset.add("z.png", encode(draw(30, 20), ".png"))
+    recipe = Recipe.make(size=SIZE, codecs={"image": "file", "thresh_map": "lz4block"})
+    job = Job((View("v", recipe, default=True),))
+    spec = stored_columns(job.views)["thresh_map"]
+    wanted = [out.columns for _, out in Inline(job).derive_all(tasks(dataset))]
+    encoding = replace(job, encode=True)
+    with Pool(encoding, workers=2) as pool:
+        for maker in (Inline(encoding), pool):
+            outcomes = list(maker.derive_all(tasks(dataset)))
+            for (task, out), arrays in zip(outcomes, wanted, strict=True):
+                row = out.columns["thresh_map"]
+                assert row.trusted and isinstance(row, Encoded)
+                array = decode_row(spec, memoryview(row.data), row.shape, where=task)
+                assert array.tobytes() == arrays["thresh_map"].tobytes()
+                assert isinstance(out.columns["image"], Encoded)
+                assert np.array_equal(out.columns["tensor"], arrays["tensor"])
 
 
 def test_workers_without_anonymous_memory(dataset, monkeypatch):

@@ -28,6 +28,7 @@ from ocrstore.errors import (
 )
 from ocrstore.exporting.export import _PORTION, FOLDERS, MARK, _ahead
 from ocrstore.exporting.folders import beside, file_names
+from ocrstore.exporting.sample_reader import _plain
 from ocrstore.keys import key_of
 from ocrstore.machine import usable_cpus
 from tests.building.conftest import draw, encode, with_exif
@@ -46,6 +47,25 @@ def source_of(out, to):
     if to == "webdataset":
         return str(out / "*.tar")
     return out if to == "hf" else out / "pictures.tsv"
+
+
+COORDINATES = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.integers(
+    -(2**31), 2**31
+).map(np.float32)
+
+
+@given(st.lists(st.lists(st.tuples(COORDINATES, COORDINATES), min_size=1, max_size=4), max_size=3))
+def test_points_are_written_as_the_same_numbers(polygons):
+    """Whole ones as integers, others with the fewest digits that give the float32 again."""
+    given_arrays = [np.array(polygon, np.float32) for polygon in polygons]
+    found = _plain(given_arrays)
+    assert [len(points) for points in found] == [len(polygon) for polygon in polygons]
+    for array, points in zip(given_arrays, found, strict=True):
+        assert np.array(points, np.float32).tobytes() == array.tobytes()
+        for value, number in zip(array.reshape(-1), sum(points, ()), strict=True):
+            whole = value == np.floor(value) and not (value == 0 and np.signbit(value))
+            assert type(number) is (int if whole else float)
+            assert whole or str(number) == str(float(str(value)))
 
 
 def content(path, *, languages=True):
