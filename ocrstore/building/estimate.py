@@ -120,7 +120,7 @@ def estimate(
             f"{source.images}: of {min(MEASURED, len(source))} sampled pictures none can be used"
         )
     # picture sizes vary most, so many more headers are read than pictures decoded
-    factor = _mean_picture(source, source.keys, max_pixels, limit=_LOOKED_AT)
+    factor = _mean_picture(source, source.keys, max_pixels, limit=_LOOKED_AT, file=False)
     factor /= float(np.mean(raw_images))
     scaled: dict[str, dict[str, int]] = {}
     for name, found in measured.items():
@@ -215,7 +215,8 @@ def _time_reading(spec: Column, stored: memoryview, shape: tuple[int, ...]) -> f
 def check_disk_space(plan: BuildPlan, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> None:
     """Raise WriteError if the disk has no room for what a plan writes.
 
-    Samples are derived for an estimate only where they would not fit uncompressed.
+    Samples are derived for an estimate only where they would not fit uncompressed. Pictures that
+    stay files count as these: encoding whole pictures in order to measure them takes seconds.
     """
     folder = plan.target.absolute().parent
     try:
@@ -230,7 +231,7 @@ def check_disk_space(plan: BuildPlan, *, max_pixels: int = DEFAULT_MAX_PIXELS) -
         samples -= unfinished.samples
     elif unfinished is not None and not unfinished.in_place:
         free += unfinished.nbytes  # it is discarded
-    if samples <= 0 or _uncompressed_nbytes(plan, keys, max_pixels) * samples <= free:
+    if samples <= 0 or _most_nbytes(plan, keys, max_pixels) * samples <= free:
         return
     try:
         expected = estimate(plan.source, plan.views, max_pixels=max_pixels)
@@ -245,12 +246,12 @@ def check_disk_space(plan: BuildPlan, *, max_pixels: int = DEFAULT_MAX_PIXELS) -
         )
 
 
-def _uncompressed_nbytes(plan: BuildPlan, keys: Sequence[str], max_pixels: int) -> float:
-    """Return the mean size of a sample without codecs; infinite if a pipeline decides on it."""
+def _most_nbytes(plan: BuildPlan, keys: Sequence[str], max_pixels: int) -> float:
+    """Return the mean size of a sample if nothing shrinks; infinite if a pipeline decides on it."""
     total = 0.0
     for name, column in plan.columns.items():
         if name == "image":
-            total += _mean_picture(plan.source, keys, max_pixels, limit=_HEADERS)
+            total += _mean_picture(plan.source, keys, max_pixels, file=column.holds_files)
         elif None in column.shape:
             return math.inf
         else:
@@ -258,16 +259,19 @@ def _uncompressed_nbytes(plan: BuildPlan, keys: Sequence[str], max_pixels: int) 
     return total
 
 
-def _mean_picture(source: Source, keys: Sequence[str], max_pixels: int, *, limit: int) -> float:
-    """Return the mean size of a decoded picture in bytes."""
+def _mean_picture(
+    source: Source, keys: Sequence[str], max_pixels: int, *, limit: int = _HEADERS, file: bool
+) -> float:
+    """Return the mean size of a picture in bytes, decoded or, if smaller, of its file."""
     sizes = []
     for row in spread(len(keys), limit):
         try:
-            picture = open_picture(source[keys[row]].path.read_bytes(), max_pixels=max_pixels)
+            data = source[keys[row]].path.read_bytes()
+            width, height = open_picture(data, max_pixels=max_pixels).size
         except (OSError, DecodeError):
             continue
-        width, height = picture.size
-        sizes.append(3 * width * height)
+        pixels = 3 * width * height
+        sizes.append(min(pixels, len(data)) if file else pixels)
     return float(np.mean(sizes)) if sizes else 0.0
 
 

@@ -154,6 +154,17 @@ def test_a_compressed_store_needs_less_room(dataset, disk):
         build(dataset.images, dataset.store, recipe=recipe, workers=0, force=True)
 
 
+def test_pictures_that_stay_files_need_no_estimate(dataset, disk, monkeypatch):
+    """Decoded they would not fit the disk; as files they do, so no sample is measured."""
+    dataset.fill(10)
+    recipe = Recipe.make(size=SIZE, columns=["image"], codecs={"image": "file"})
+    sizes = [path.stat().st_size for path in dataset.images.glob("*.jpg")]
+    assert len(sizes) == 10
+    disk(sum(sizes) + 1)
+    monkeypatch.setattr("ocrstore.building.estimate.estimate", None)
+    assert build(dataset.images, dataset.store, recipe=recipe, workers=0).ok
+
+
 def test_a_disk_that_does_not_tell(dataset, disk):
     """Without an answer, or without a picture to estimate by, the build goes on."""
     dataset.fill(2)
