@@ -14,8 +14,8 @@ All writing ends with an fsync. The table has the median of the rounds' ratios.
 
 *stream* is about many bytes: builds from a tar with view, maps and masks, with pictures of three sizes,
 an export of everything in such a store, and an export of stored files. Each takes turns with what the
-disk gives, the same bytes written from memory as one file; for builds there is also what the decoder
-gives, decoding and drawing alone in one thread, divided by the cores.
+disk gives, the same bytes written from memory as one file; builds as well with what the decoder gives,
+decoding and drawing alone in a process for each core, and with both at once, which share the cores.
 """
 
 from __future__ import annotations
@@ -260,42 +260,82 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def against(name: str, function: Callable[[Path], object], decoding: float, work: Path) -> None:
-    """Print how fast a way is, against the decoder and the disk."""
+class Deriving:
+    """Processes, one for each core, that decode and draw the pictures of a source."""
+
+    def __init__(self, source: Path) -> None:
+        code = (
+            "import sys; sys.path[:0] = sys.argv[1:3]; from bench_build import derive_single;"
+            "from ocrstore.sources import open_source; first, step = map(int, sys.argv[4:]);"
+            "own = list(open_source(sys.argv[3]))[first::step];"
+            "derive_single(own[:8]); print(flush=True); input(); derive_single(own)"
+        )
+        paths = str(ROOT), str(ROOT / "tools"), str(source)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, *paths, str(number), str(usable_cpus())], **pipes
+            )
+            for number in range(usable_cpus())
+        ]
+        for process in self.processes:
+            process.stdout.readline()  # it has imported everything
+
+    def seconds(self, meanwhile: Callable[[], object] = lambda: None) -> float:
+        """Let them work, and return when they and this function are done."""
+        began = time.perf_counter()
+        for process in self.processes:
+            process.stdin.write(b"\n")
+            process.stdin.close()
+        meanwhile()
+        for process in self.processes:
+            process.wait()
+        return time.perf_counter() - began
+
+
+def against(
+    name: str, function: Callable[[Path], object], work: Path, source: Path | None = None
+) -> None:
+    """Print how fast a way is, against the decoder, the disk, and both at once."""
+
+    def write(nbytes: int) -> float:
+        work.mkdir()
+        seconds = timed(lambda: write_plain(nbytes, work / "plain"), work)
+        shutil.rmtree(work)
+        return seconds
+
     rows = []
     for _ in range(3):
         work.mkdir()
         ours = timed(lambda: function(work), work)
         written = size_of(work)
         shutil.rmtree(work)
-        work.mkdir()
-        plain = timed(lambda n=written: write_plain(n, work / "plain"), work)
-        shutil.rmtree(work)
-        rows.append((written / 1e9, ours, decoding, plain, max(decoding, plain) / ours))
+        disk = both = write(written)
+        decoder = 0.0
+        if source is not None:
+            decoder = Deriving(source).seconds()
+            both = Deriving(source).seconds(lambda nbytes=written: write(nbytes))
+        shares = max(decoder, disk) / ours, both / ours
+        rows.append((written / 1e9, ours, decoder, disk, both, *shares))
     # a virtual disk takes several times as long for blocks that were never written
     columns = [statistics.median(column) for column in zip(*rows[1:], strict=True)]
     print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in columns) + " |", flush=True)
 
 
 def measure_stream(folder: Path, options: argparse.Namespace) -> None:
-    from bench_build import derive_single
-
-    from ocrstore.sources import open_source
-
     work = folder / "work"
     nbytes = int(options.gb * 1e9)
     tar, store = folder / "pictures.tar", folder / "pictures.ocrs"
-    print("| what | GB | seconds | decoder | disk | of the slower one |\n|---|---|---|---|---|---|")
-    # pictures of 90 kB become 1.3 MB each: as much is written as read of the others
+    print(
+        "| what | GB written | seconds | decoder | disk | both at once | of the slower | of both |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    # pictures of 90 kB become 1.3 MB each
     for size, share in (((4032, 3024), 1), ((2048, 1536), 1), (None, 10)):
         count = make_real_tar(tar, nbytes=nbytes // share, size=size)
-        few = list(open_source(tar))[:404]
-        began = time.perf_counter()
-        derive_single(few)
-        decoding = (time.perf_counter() - began) / len(few) / usable_cpus() * count
-        name = f"build from a tar of {nbytes / share / 1e9:.0f} GB, {count} pictures"
+        name = f"build from a tar of {nbytes / share / 1e9:.1f} GB, {count} pictures"
         name += "" if size is None else " of {}x{}".format(*size)
-        against(name, lambda out: ocrstore.build(tar, out / "a.ocrs"), decoding, work)
+        against(name, lambda out: ocrstore.build(tar, out / "a.ocrs"), work, tar)
     tar.unlink()
     for name, count, columns in (
         ("export of pictures, tensors, maps and masks", nbytes // 3_780_000, None),
@@ -304,7 +344,7 @@ def measure_stream(folder: Path, options: argparse.Namespace) -> None:
         make_real_tar(tar, count=count)
         ocrstore.build(tar, store, columns=columns)
         tar.unlink()
-        against(name, lambda out: ocrstore.export(store, to="webdataset", out=out / "out"), 0, work)
+        against(name, lambda out: ocrstore.export(store, to="webdataset", out=out / "out"), work)
         store.unlink()
 
 

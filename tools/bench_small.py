@@ -5,10 +5,12 @@
 SMALL is a store of the pictures in preset `small`, PICTURES their folder (`images`, `gt`), FAST the
 store in preset `fast`: its rows are only copied, so no codec can be faster than that. Everybody
 delivers shuffled batches of 16: the picture letterboxed to the store's size, both maps as float16,
-both masks. What is in the others' favour: FFCV's pictures are lossy JPEG files of the final size,
-its maps and masks are raw, its batches are its own reused buffers and are not copied; the files'
-maps are drawn by ocrstore's fast `draw_maps`. FFCV is measured if it can be imported; what its
-decoder takes at least, libjpeg-turbo alone in as many threads, always is.
+both masks. FFCV keeps pictures as lossy JPEG files, in three ways: of the final size, of quality 90,
+its default, and of 100, the nearest to the same pixels; and whole, of quality 90, to be decoded and
+shrunk for each batch, as its users keep pictures. What is in the others' favour: FFCV's maps and
+masks are raw, its batches are its own reused buffers and are not copied, its shrunk pictures are not
+padded; the files' maps are drawn by ocrstore's fast `draw_maps`. FFCV is measured if it can be
+imported; what its decoder takes at least, libjpeg-turbo alone in as many threads, always is.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from loader_contenders import BATCH, MIN_SECONDS, Rate
 from loader_presets import Contender
 
 import ocrstore
-from ocrstore.schema import MAPS, TENSOR
+from ocrstore.schema import IMAGE, MAPS, TENSOR
 from ocrstore.sources import open_source
 
 JPEG_QUALITY = 90
@@ -94,7 +96,23 @@ class JpegOnly:
         self.codec.decode(self.files[row], self.pixels, dst=self.out[position])
 
 
-def ffcv_jpeg(store: ocrstore.Store, path: Path, workers: int) -> Any:
+def whole_picture(height: int, width: int, _scale: Any, _ratio: Any) -> tuple[int, int, int, int]:
+    """Return the part of a picture that FFCV resizes."""
+    return 0, 0, height, width
+
+
+def shrinking(size: tuple[int, int]) -> Any:
+    """Return FFCV's decoder that resizes whole pictures."""
+    from ffcv.fields.rgb_image import ResizedCropRGBImageDecoder
+
+    class Shrinking(ResizedCropRGBImageDecoder):
+        scale, ratio = None, 1.0
+        get_crop_generator = property(lambda _: whole_picture)
+
+    return Shrinking(size)
+
+
+def ffcv_jpeg(store: ocrstore.Store, path: Path, workers: int, *, quality: int, whole: bool) -> Any:
     """Write FFCV's file, pictures as JPEG, and return its loader."""
     from ffcv.fields import NDArrayField, RGBImageField
     from ffcv.loader import Loader, OrderOption
@@ -103,17 +121,38 @@ def ffcv_jpeg(store: ocrstore.Store, path: Path, workers: int) -> Any:
     # its compiler knows no float16
     dtypes = {name: np.dtype("int16" if "map" in name else "uint8") for name in MAPS}
     shapes = {name: store.columns[name].shape for name in MAPS}
-    fields = {TENSOR: RGBImageField(write_mode="jpg", jpeg_quality=JPEG_QUALITY)}
+    fields = {TENSOR: RGBImageField(write_mode="jpg", jpeg_quality=quality)}
     fields |= {name: NDArrayField(dtypes[name], shapes[name]) for name in MAPS}
     rows = [
-        (store[TENSOR][row], *(store[name][row].view(dtypes[name]) for name in MAPS))
+        (
+            store[IMAGE if whole else TENSOR][row],
+            *(store[name][row].view(dtypes[name]) for name in MAPS),
+        )
         for row in range(len(store))
     ]
     DatasetWriter(str(path), fields, page_size=1 << 25, num_workers=1).from_indexed_dataset(rows)
-    order = OrderOption.RANDOM
-    return Loader(
-        str(path), batch_size=BATCH, num_workers=workers, os_cache=True, order=order, seed=0
-    )
+    options = {"batch_size": BATCH, "num_workers": workers, "os_cache": True, "seed": 0}
+    if whole:
+        from ffcv.transforms import ToTensor
+
+        height, width = store[IMAGE].shapes[0][:2].tolist()
+        factor = store.columns[TENSOR].shape[0] / max(height, width)
+        size = round(height * factor), round(width * factor)
+        options["pipelines"] = {TENSOR: [shrinking(size), ToTensor()]}
+    return Loader(str(path), order=OrderOption.RANDOM, **options)
+
+
+def loss(store: ocrstore.Store, quality: int) -> str:
+    """Return how far pixels are from the exact ones after OpenCV's JPEG, which FFCV uses."""
+    import cv2
+
+    most, total = 0, 0.0
+    for row in range(len(store)):
+        exact = store[TENSOR][row]
+        data = cv2.imencode(".jpg", exact, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
+        difference = cv2.absdiff(cv2.imdecode(data, cv2.IMREAD_COLOR), exact)
+        most, total = max(most, int(difference.max())), total + float(difference.mean())
+    return f"off by {total / len(store):.2f} on average, {most} at most"
 
 
 def files(pictures: Path, size: int, workers: int) -> DataLoader:
@@ -153,8 +192,13 @@ def main() -> None:
     others["libjpeg-turbo, pictures only"] = Batches(JpegOnly(store, workers), len(store))
     with tempfile.TemporaryDirectory() as folder:
         try:
-            loader = ffcv_jpeg(store, Path(folder) / "jpeg.beton", workers)
-            others["FFCV, JPEG mode"] = Batches(loader, len(store))
+            for quality, whole in ((JPEG_QUALITY, False), (100, False), (JPEG_QUALITY, True)):
+                name = f"FFCV, JPEG {quality}" + (", whole" if whole else "")
+                path = Path(folder) / f"{name}.beton"
+                loader = ffcv_jpeg(store, path, workers, quality=quality, whole=whole)
+                others[name] = Batches(loader, len(store))
+                pixels = "" if whole else ", pixels " + loss(store, quality)
+                print(f"{name}: {path.stat().st_size / 1e6:,.0f} MB{pixels}")
         except ModuleNotFoundError as exc:
             print(f"FFCV is not measured: {exc}")
         compare(contenders, others, options.rounds, workers)
