@@ -184,11 +184,13 @@ class _Work:
 
     def write(self, writer: ColumnWriter) -> None:
         """Write the view's rows in order, starting behind those of an interrupted run."""
-        job = Job((self.view,), stored_views=(self.view,), store=Path(self.store.path), encode=True)
-        if self.source is not None:
+        job = Job((self.view,), encode=writer.columns)
+        if self.source is None:
+            job = replace(job, stored_views=(self.view,), store=Path(self.store.path))
+        else:
             # every picture of the store passed --max-pixels when it was built
             limit = max(DEFAULT_MAX_PIXELS, largest_picture(self.store))
-            job = Job((self.view,), max_pixels=limit, frames=recorded_rule(self.store), encode=True)
+            job = replace(job, max_pixels=limit, frames=recorded_rule(self.store))
         if "source_hash" not in self.store.index.column_names:
             raise SchemaError(
                 f"{self.store.path} does not record which files its samples were made from "

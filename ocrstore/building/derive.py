@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from ocrstore.decode import (
 from ocrstore.errors import DecodeError, SchemaError, SourceError
 from ocrstore.float16 import to_float16
 from ocrstore.format.codecs import encode_row
-from ocrstore.format.columns import Encoded
+from ocrstore.format.columns import Column, Encoded
 from ocrstore.geometry import (
     Matrix,
     Pixels,
@@ -157,8 +157,8 @@ class Job:
     """Modules besides albumentations that the views' pipelines may use."""
     targets: tuple[str, ...] = ()
     """Functions that draw the views' targets."""
-    encode: bool = False
-    """Return compressed columns encoded, for a writer; else as arrays."""
+    encode: Mapping[str, Column] = field(default_factory=dict)
+    """The columns of a writer, which gets the compressed ones encoded; others come as arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,6 @@ class Deriver:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._store: Store | None = None
-        specs = stored_columns((*job.views, *job.stored_views)) if job.encode else {}
-        self._encoded = {name: spec for name, spec in specs.items() if not spec.is_raw}
         for name in job.targets:
             give_targets(name)
         if job.modules:
@@ -207,10 +205,10 @@ class Deriver:
     def derive(self, task: Task, *, reserve: Reserve | None = None) -> Derived:
         """Derive one sample, from its file or from the store."""
         derived = self._derive(task, reserve)
-        for name in self._encoded.keys() & derived.columns.keys():
-            value, spec = derived.columns[name], self._encoded[name]
-            if not isinstance(value, Encoded):
-                array = spec.conform(value, where=f"{derived.key}: {name}")
+        for name, spec in self._job.encode.items():
+            value = derived.columns.get(name)
+            if isinstance(value, np.ndarray) and not spec.is_raw:
+                array = spec.conform(value, where=f"sample {derived.key!r}, column {name!r}")
                 data = encode_row(spec, array).data
                 derived.columns[name] = Encoded(data, array.shape, trusted=True)
         return derived

@@ -304,7 +304,7 @@ class _Run:
             maps_folder=plan.maps_folder,
             frames=plan.frames,
             store=None if plan.old is None else Path(plan.old.path),
-            encode=True,
+            encode=plan.columns,
         )
         waiting = [item for item in items if not (item[1] is not None and copy_only)]
         _log.info("%d samples to derive, %d to copy", len(waiting), len(items) - len(waiting))

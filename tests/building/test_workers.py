@@ -111,16 +111,18 @@ def test_a_writer_gets_compressed_columns_encoded(dataset):
     dataset.add("z.png", encode(draw(30, 20), ".png"))
     recipe = Recipe.make(size=SIZE, codecs={"image": "file", "thresh_map": "lz4block"})
     job = Job((View("v", recipe, default=True),))
-    spec = stored_columns(job.views)["thresh_map"]
+    columns = stored_columns(job.views)
     wanted = [out.columns for _, out in Inline(job).derive_all(tasks(dataset))]
-    encoding = replace(job, encode=True)
+    encoding = replace(job, encode=columns)
     with Pool(encoding, workers=2) as pool:
         for maker in (Inline(encoding), pool):
             outcomes = list(maker.derive_all(tasks(dataset)))
             for (task, out), arrays in zip(outcomes, wanted, strict=True):
                 row = out.columns["thresh_map"]
                 assert row.trusted and isinstance(row, Encoded)
-                array = decode_row(spec, memoryview(row.data), row.shape, where=task)
+                array = decode_row(
+                    columns["thresh_map"], memoryview(row.data), row.shape, where=task
+                )
                 assert array.tobytes() == arrays["thresh_map"].tobytes()
                 assert isinstance(out.columns["image"], Encoded)
                 assert np.array_equal(out.columns["tensor"], arrays["tensor"])
