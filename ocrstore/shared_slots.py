@@ -106,10 +106,10 @@ class SlotWriter:
         self.notes: tuple[Ticket, memoryview] | None = None
 
     def has_room(self, nbytes: int, limit: int) -> bool:
-        """Return whether a slot of `nbytes` is free, or all slots and it stay within `limit`."""
-        return any(slot.is_free for slot in self._slots) or (
-            sum(len(slot.memory) for slot in self._slots) + nbytes <= limit
-        )
+        """Return whether all slots stay within `limit` if `take` gets one of `nbytes`."""
+        used = next((len(slot.memory) for slot in self._slots if slot.is_free), 0)
+        grown = max(used, PAGE + _round_up(nbytes, PAGE))
+        return sum(len(slot.memory) for slot in self._slots) - used + grown <= limit
 
     def take(self, nbytes: int) -> tuple[Ticket, memoryview]:
         """Return a free slot of at least `nbytes` and its memory; a new one if all are in use."""

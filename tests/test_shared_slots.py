@@ -47,6 +47,18 @@ def test_slots_grow(writer):
     assert reader.receive(large)[-1] == 7
 
 
+def test_a_free_slot_counts_with_the_size_it_grows_to(writer):
+    """Else many small slots would grow, one after the other, beyond the limit of all."""
+    reader = SlotReader(os.getpid())
+    tickets = [writer.take(PAGE)[0] for _ in range(3)]
+    assert writer.has_room(PAGE, 8 * PAGE) and not writer.has_room(PAGE, 8 * PAGE - 1)
+    reader.receive(tickets[1])
+    assert writer.has_room(PAGE, 6 * PAGE)
+    assert writer.has_room(3 * PAGE, 8 * PAGE) and not writer.has_room(3 * PAGE, 8 * PAGE - 1)
+    writer.take(3 * PAGE)
+    assert sum(len(slot.memory) for slot in writer._slots) == 8 * PAGE
+
+
 @needs_memory_files
 def test_slots_shrink():
     """What one large sample took is returned to the system."""

@@ -233,7 +233,7 @@ def make_real_tar(
     number = 0
     with tarfile.open(path, "w") as tar:
         while number < count or tar.offset < nbytes:
-            copy, row = divmod(number, 404 if size is None else 100)
+            copy, row = divmod(number, len(images) if size is None else 100)
             if row == len(known):
                 image = images[row]
                 parts = image.read_bytes(), (real / "gt" / f"gt_{image.stem}.txt").read_bytes()

@@ -148,7 +148,7 @@ def loss(store: ocrstore.Store, quality: int) -> str:
 
     most, total = 0, 0.0
     for row in range(len(store)):
-        exact = store[TENSOR][row]
+        exact = cv2.cvtColor(store[TENSOR][row], cv2.COLOR_RGB2BGR)
         data = cv2.imencode(".jpg", exact, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
         difference = cv2.absdiff(cv2.imdecode(data, cv2.IMREAD_COLOR), exact)
         most, total = max(most, int(difference.max())), total + float(difference.mean())
