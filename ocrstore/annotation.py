@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ocrstore.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Polygon:
+class Polygon(NamedTuple):
     """One text region, in the coordinates its source gave."""
 
     points: npt.NDArray[np.float32]

@@ -13,6 +13,7 @@ both sides know. The first page of a slot has its state and its name, the arrays
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import sys
@@ -21,7 +22,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +40,7 @@ supported = sys.platform == "linux" and Path("/proc/self/fd").exists()
 """Whether a parent can open the anonymous memory files of its workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Where an array lies in a slot."""
 
     offset: int
@@ -68,8 +68,7 @@ def needed_nbytes(placed: Iterable[Placed]) -> int:
 
 
 def _nbytes(placed: Placed) -> int:
-    count = int(np.prod(placed.shape, dtype=np.int64))
-    return count * np.dtype(placed.dtype).itemsize
+    return math.prod(placed.shape) * np.dtype(placed.dtype).itemsize
 
 
 def _round_up(nbytes: int, unit: int) -> int:
@@ -104,6 +103,11 @@ class SlotWriter:
         self._keep_nbytes = keep_nbytes
         self._slots: list[_OwnSlot] = []
         self.notes: tuple[Ticket, memoryview] | None = None
+
+    @property
+    def busy_nbytes(self) -> int:
+        """The size of all slots that the parent has not freed yet."""
+        return sum(len(slot.memory) for slot in self._slots if not slot.is_free)
 
     def has_room(self, nbytes: int, limit: int) -> bool:
         """Return whether all slots stay within `limit` if `take` gets one of `nbytes`."""

@@ -170,7 +170,7 @@ class Task:
 
 
 Reserve = Callable[[int], None]
-"""Called with the bytes that a sample will take, before its picture is decoded."""
+"""Called with the bytes of a picture's pixels, before they are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def derive(sample: FoundSample, job: Job, *, reserve: Reserve | None = None) -> 
     Args:
         sample: The picture and its polygons.
         job: Views, limits and folders.
-        reserve: Called with the bytes needed, before the picture is decoded; may block.
+        reserve: Called with the bytes of the pixels, before they are decoded; may block.
 
     Raises:
         SkippedPictureError: The picture cannot be used.
@@ -243,7 +243,7 @@ def derive(sample: FoundSample, job: Job, *, reserve: Reserve | None = None) -> 
         message = f"its format is {picture.format}; use --codec image=file to store it"
         raise _skip("not-a-jpeg", message, sample)
     if reserve is not None:
-        reserve(needed_nbytes(job, picture.size))
+        reserve(3 * picture.size[0] * picture.size[1])
     try:
         decoded = decode(picture)
     except DecodeError as exc:
@@ -286,7 +286,7 @@ def derive_stored(store: Store, row: int, job: Job, *, reserve: Reserve | None =
     sample = stored_sample(store, row)
     if reserve is not None:
         height, width = store[IMAGE].shapes[row].tolist()[:2]
-        reserve(needed_nbytes(job, (width, height)))
+        reserve(3 * width * height)
     pixels = store[IMAGE][row]
     points = [polygon.points for polygon in sample.polygons]
     columns: Columns = {}
@@ -317,10 +317,9 @@ def largest_picture(store: Store) -> int:
     return int((width * height).max(initial=0))
 
 
-def needed_nbytes(job: Job, size: tuple[int, int]) -> int:
-    """Estimate the memory for a picture of (width, height) and the arrays of its views."""
-    columns = stored_columns(job.views).values()
-    return 3 * size[0] * size[1] + sum(column.row_nbytes for column in columns)
+def views_nbytes(job: Job) -> int:
+    """Estimate the memory for the arrays of a sample's views, besides its picture."""
+    return sum(column.row_nbytes for column in stored_columns(job.views).values())
 
 
 def derive_view(

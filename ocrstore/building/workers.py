@@ -32,7 +32,15 @@ from typing import IO, Any
 import numpy as np
 
 from ocrstore.annotation import Problem
-from ocrstore.building.derive import Columns, Derived, Deriver, Job, SkippedPictureError, Task
+from ocrstore.building.derive import (
+    Columns,
+    Derived,
+    Deriver,
+    Job,
+    SkippedPictureError,
+    Task,
+    views_nbytes,
+)
 from ocrstore.errors import OCRStoreError, WorkerDiedError
 from ocrstore.format.columns import Encoded
 from ocrstore.machine import memory_shortage, unfinished_nbytes
@@ -96,8 +104,8 @@ class _Setup:
     """The first message to a worker."""
 
     job: Job
-    share_nbytes: int
-    """What a sample may take without asking."""
+    allowance_nbytes: int
+    """What a sample and the worker's unfetched results may take together without asking."""
     folder: Path | None
     """For the slots, where there is no anonymous memory."""
 
@@ -110,7 +118,7 @@ class _Order:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """Asks before decoding a picture larger than the share; the answer is True, in time."""
+    """Asks before decoding a picture beyond the allowance; the answer is True, in time."""
 
     number: int
     nbytes: int
@@ -185,12 +193,12 @@ class Pool:
             )
         folder = None if self._folder is None else Path(self._folder.name)
         self._budget = unfinished_nbytes(workers) if budget_nbytes is None else budget_nbytes
-        self._setup = _Setup(job, self._budget // (workers * RESULTS_PER_WORKER), folder)
+        self._setup = _Setup(job, self._budget // workers, folder)
         self._events: queue.SimpleQueue[tuple[_Worker, Any]] = queue.SimpleQueue()
         self._done: dict[int, tuple[_Worker, Task, Derived | Problem]] = {}
         self._again: deque[_Order] = deque()
         self._crashes: dict[int, int] = {}
-        self._granted: dict[int, int] = {}  # order number -> bytes, of those larger than a share
+        self._granted: dict[int, int] = {}  # order number -> bytes, of those that were asked for
         self._asking: dict[int, tuple[_Worker, int]] = {}
         self._next = 0  # the order that the writer waits for
         self._workers: list[_Worker] = []
@@ -315,6 +323,9 @@ class Pool:
                 f"{order.task.sample.key}: a worker failed, which is a bug in ocrstore or in a "
                 f"transform of the pipeline; finished row groups are kept:\n{outcome}"
             )
+        if order.number in self._granted:  # its picture is gone, what was derived is left
+            self._granted[order.number] = 0 if message.ticket is None else message.ticket.nbytes
+            self._grant()
         if message.ticket is not None and isinstance(outcome, Derived):
             try:
                 memory = worker.slots.receive(message.ticket)
@@ -416,14 +427,18 @@ def serve() -> None:
 
 def _serve(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     setup: _Setup = pickle.load(incoming)
-    slots = SlotWriter(folder=setup.folder, keep_nbytes=setup.share_nbytes)
+    slots = SlotWriter(
+        folder=setup.folder, keep_nbytes=setup.allowance_nbytes // RESULTS_PER_WORKER
+    )
     deriver = Deriver(setup.job)
+    besides = views_nbytes(setup.job)
     waiting: deque[_Order] = deque()
     while True:
         order: _Order = waiting.popleft() if waiting else pickle.load(incoming)
 
         def reserve(nbytes: int, number: int = order.number) -> None:
-            if nbytes > setup.share_nbytes:
+            nbytes += besides
+            if nbytes + slots.busy_nbytes > setup.allowance_nbytes:
                 send(outgoing, _Need(number, nbytes))
                 # the next order may be in the pipe already, before the answer
                 while isinstance(message := pickle.load(incoming), _Order):

@@ -124,7 +124,8 @@ class Column:
         """
         if isinstance(value, np.ndarray) or hasattr(value, "dtype"):
             array = np.asarray(value)
-            if array.dtype.name != self.dtype:
+            # the first comparison is cheaper; the second allows for another byte order
+            if array.dtype != self.numpy_dtype and array.dtype.name != self.dtype:
                 raise SchemaError(
                     f"{where}: expected {self.dtype}, found {array.dtype.name}. Convert it with "
                     f".astype({self.dtype!r}) if that loses nothing you need."

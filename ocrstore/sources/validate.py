@@ -23,6 +23,10 @@ TEXT_KEYS = ("utf8_string", "text", "transcription")
 """Names under which tools keep the text of a region, the first that is there counts."""
 IGNORE_KEYS = ("ignore", "ignored", "difficult", "illegible")
 
+# tuples: a union such as `int | float` would be made again for each of a million coordinates
+_NUMBERS = (int, float, np.integer, np.floating)
+"""numpy's own scalars may come from a dialect that computes its points."""
+_LISTS = (list, tuple)
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no", "")
@@ -162,8 +166,7 @@ def _brief_int(value: int) -> str:
 
 
 def _is_number(value: object) -> bool:
-    # numpy's own scalars may come from a dialect that computes its points
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
 
 
 def _points(points: Any, size: tuple[int, int] | None) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -172,7 +175,7 @@ def _points(points: Any, size: tuple[int, int] | None) -> np.ndarray[Any, np.dty
     if not isinstance(points, list | tuple):
         raise _RejectedError("bad-points", f"expected a list of points, found {brief(points)}")
     points = [point.tolist() if isinstance(point, np.ndarray) else point for point in points]
-    if points and all(isinstance(point, list | tuple) for point in points):
+    if points and all(isinstance(point, _LISTS) for point in points):
         for i, point in enumerate(points):
             if len(point) == 1:
                 raise _RejectedError("odd-coordinates", f"point {i} has one number: {brief(point)}")
@@ -181,7 +184,7 @@ def _points(points: Any, size: tuple[int, int] | None) -> np.ndarray[Any, np.dty
         values = [value for point in points for value in point]
     else:
         values = list(points)
-        if any(isinstance(value, list | tuple) for value in values):
+        if any(isinstance(value, _LISTS) for value in values):
             raise _RejectedError("bad-points", f"numbers and lists are mixed: {brief(points)}")
     for value in values:
         if not _is_number(value):

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import ocrstore
 from ocrstore.cli import cli
+from ocrstore.format import lmdb_writer
 from ocrstore.torch import OCRStoreDataset
 from ocrstore.torch.memory import page_cache
 from tests.waiting import once_in
@@ -104,3 +106,31 @@ def test_evicted_rows_come_back_whole(store_path, tmp_path):
     if not once_in(5, evict):
         pytest.skip("this file system does not evict on demand")
     assert once_in(5, load_again)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no such advice")
+def test_a_large_new_store_leaves_the_page_cache(tmp_path, monkeypatch):
+    """What follows its beginning, once, row group by row group; a refusal disturbs nobody."""
+    advised = []
+
+    def advise(fd, start, nbytes, advice):
+        assert advice == os.POSIX_FADV_DONTNEED
+        advised.append((start, start + nbytes))
+        raise OSError("no")
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    monkeypatch.setattr(lmdb_writer, "CACHED_NBYTES", 100_000)
+    columns = {"x": ocrstore.Column("uint8", (40_000,))}
+
+    def write(path, samples):
+        with ocrstore.create(path, columns, group_rows=2) as writer:
+            for number in range(samples):
+                writer.append(str(number), {"x": np.full(40_000, number, np.uint8)})
+
+    write(tmp_path / "small.ocrs", 1)
+    assert advised == []
+    write(tmp_path / "large.ocrs", 9)
+    assert [start for start, _ in advised] == [100_000, *(end for _, end in advised[:-1])]
+    nbytes = (tmp_path / "large.ocrs").stat().st_size
+    assert len(advised) == 5 and 9 * 40_000 < advised[-1][1] <= nbytes
+    assert ocrstore.verify(tmp_path / "large.ocrs").ok
