@@ -2,8 +2,8 @@
 
 Results come in the order of the tasks, whichever worker is faster, so that any number of workers
 builds the same store. Memory is bounded: each worker has a limited number of results that were not
-fetched yet, and each result a share of the budget; a larger picture waits until there is room, or
-until it is the one that the writer waits for.
+fetched yet, and for them and its picture an equal part of the budget; a picture that does not fit
+beside them waits until there is room, or until it is the one that the writer waits for.
 
 This is not `concurrent.futures`: when a worker dies, ProcessPoolExecutor fails every task with
 BrokenProcessPool, does not say which task killed the worker, and accepts no more. A build has to

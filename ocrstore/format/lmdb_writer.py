@@ -36,6 +36,7 @@ from ocrstore.format.lmdb_reader import (
     TREE,
     Value,
 )
+from ocrstore.format.mapped_file import leave_page_cache
 
 PAGE_SIZE = 4096
 _NODE_MAX = ((PAGE_SIZE - PAGE_HEADER.size) // 2 & ~1) - 2  # a larger leaf node gets own pages
@@ -147,13 +148,9 @@ class LmdbWriter:
             getattr(os, "fdatasync", os.fsync)(self._file.fileno())
         except OSError as exc:
             raise cannot_write(self.path, exc) from exc
-        self._leave_page_cache()
-
-    def _leave_page_cache(self) -> None:
-        start, end = self._kept_end, self._file.tell()
-        if end > start and hasattr(os, "posix_fadvise"):
-            with suppress(OSError):  # advice that a file system cannot take
-                os.posix_fadvise(self._file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)
+        end = self._file.tell()
+        if end > self._kept_end:
+            leave_page_cache(self._file.fileno(), self._kept_end, end)
             self._kept_end = end
 
     def _write_all(self, parts: Iterable[Any]) -> None:

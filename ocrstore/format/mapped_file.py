@@ -1,4 +1,4 @@
-"""A read-only memory map of a whole file, and arrays in it."""
+"""A read-only memory map of a whole file, arrays in it, and what of a file the page cache keeps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,6 +139,13 @@ class MappedFile:
                 f"{self.path}: was truncated from {self.nbytes} to {self._map.size()} bytes. "
                 "Restore the file and open it again; replace stores by renaming, never in place."
             )
+
+
+def leave_page_cache(fd: int, start: int, end: int) -> None:
+    """Drop a part of a file from the page cache, where the system can; what is not synced stays."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # a file system without this advice
+            os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 def _directory(path: str) -> NotAStoreError:

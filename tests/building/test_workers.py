@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 
 from ocrstore.annotation import FoundSample, Problem
-from ocrstore.building.derive import Derived, Job, Task
-from ocrstore.building.workers import RESULTS_PER_WORKER, Inline, Pool, _columns, _fill_slot
+from ocrstore.building.derive import Derived, Job, Task, views_nbytes
+from ocrstore.building.workers import (
+    RESULTS_PER_WORKER,
+    Inline,
+    Pool,
+    _columns,
+    _fill_slot,
+    _Need,
+)
 from ocrstore.errors import OCRStoreError, WriteError
 from ocrstore.format.codecs import decode_row
 from ocrstore.format.columns import Encoded
@@ -85,6 +92,24 @@ def test_memory_is_bounded(dataset):
         slots = [memory for w in pool._workers for memory in w.slots._mapped.values()]
         assert len(slots) <= 2 * (RESULTS_PER_WORKER + 1)
     assert shapes == [(300, 300, 3)] * 12
+
+
+@pytest.mark.parametrize(("side", "asked"), [(150, 0), (300, 1)])
+def test_only_a_picture_beyond_the_allowance_is_asked_for(dataset, monkeypatch, side, asked):
+    """A worker with nothing else in memory may use all of its part, without waiting."""
+    besides = views_nbytes(JOB)
+    needs = []
+    handle = Pool._handle
+
+    def spy(pool, worker, message):
+        needs.extend([message] if isinstance(message, _Need) else [])
+        handle(pool, worker, message)
+
+    monkeypatch.setattr(Pool, "_handle", spy)
+    dataset.add("a.png", encode(draw(side, side), ".png"))
+    with Pool(JOB, workers=1, budget_nbytes=besides + 3 * 200 * 200) as pool:
+        assert [type(out) for _, out in pool.derive_all(tasks(dataset))] == [Derived]
+    assert [need.nbytes for need in needs] == [besides + 3 * side * side] * asked
 
 
 def test_columns_travel_as_they_are():
