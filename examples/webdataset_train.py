@@ -1,11 +1,13 @@
 """Train from WebDataset shards that `ocrstore export --to webdataset` wrote.
 
-Needs webdataset and torch, not ocrstore. Batches are those of `ocrstore.torch.OCRStoreDataset`:
+Needs webdataset and torch, not ocrstore. Batches have the arrays and annotations of
+`ocrstore.torch.OCRStoreDataset`, without what only a store knows (`image_path`, `shape`,
+`canonical_size`, `metadata`), and need the columns `tensor` and `inverse_matrix`:
 
     python examples/webdataset_train.py "shards/val-{000000..000003}.tar" --workers 4
 
 Every rank and every worker reads shards of its own: there should be at least as many shards as
-ranks times workers.
+ranks times workers. The last batch of each worker may be smaller.
 """
 
 from __future__ import annotations
@@ -41,18 +43,26 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
             arrays = arrays.unsqueeze(1)
         batch[name] = arrays
     records = [sample["json"] for sample in samples]
-    batch["polygons"] = [
-        [move(polygon, sample["inverse_matrix.npy"]) for polygon in sample["json"]["polygons"]]
-        for sample in samples
-    ]
+    batch["polygons"] = [polygons_in_view(sample) for sample in samples]
+    batch["annotated"] = [record["annotated"] for record in records]
     batch["ignored"] = [record["ignored"] for record in records]
     batch["texts"] = [record["texts"] for record in records]
     batch["image_filename"] = [record["key"] for record in records]
-    batch["raw_size"] = torch.tensor([[record["width"], record["height"]] for record in records])
+    batch["raw_size"] = torch.tensor(
+        [record.get("raw_size", [record["width"], record["height"]]) for record in records]
+    )
     batch["orientation"] = torch.ones(len(samples), dtype=torch.int64)  # pictures are upright
     batch["source_orientation"] = torch.tensor([r["source_orientation"] for r in records])
     batch["rows"] = torch.tensor([int(sample["__key__"]) for sample in samples])
     return batch
+
+
+def polygons_in_view(sample: dict[str, Any]) -> list[np.ndarray]:
+    """Return a sample's polygons in the picture of the batch."""
+    polygons = sample["json"]["polygons"]
+    if "view" in sample["json"]:  # exported without the whole picture: they are moved already
+        return [np.array(polygon, np.float32) for polygon in polygons]
+    return [move(polygon, sample["inverse_matrix.npy"]) for polygon in polygons]
 
 
 def move(polygon: list[list[float]], inverse_matrix: np.ndarray) -> np.ndarray:

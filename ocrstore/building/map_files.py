@@ -7,6 +7,7 @@ archives.
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 import zlib
 from functools import lru_cache
@@ -44,7 +45,8 @@ def find_maps(place: Path, sample: FoundSample) -> list[ReadableFile]:
         for names in ([f"{stem}.npz"], [f"{stem}.{name}.npy" for name in MAPS]):
             found: list[ReadableFile]
             if members is None:
-                found = [place / name for name in names if (place / name).is_file()]
+                # os.path: Path.is_file raises for names that are too long for the file system
+                found = [place / name for name in names if os.path.isfile(place / name)]  # noqa: PTH113
             else:
                 found = [members[name] for name in names if name in members]
             if found:

@@ -7,6 +7,7 @@ interrupted export goes on where it stopped.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,15 +15,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import xxhash
 
+from ocrstore.catalog import CATALOG
 from ocrstore.errors import (
+    OCRStoreError,
     SchemaError,
     StoreExistsError,
     UnknownSampleError,
@@ -31,6 +33,8 @@ from ocrstore.errors import (
 )
 from ocrstore.exporting import folders, index_file, shards
 from ocrstore.exporting.parts import Format, Request
+from ocrstore.format.lmdb_reader import MAGIC
+from ocrstore.format.lock import FileLock
 from ocrstore.keys import shown
 from ocrstore.machine import unfinished_nbytes, usable_cpus
 from ocrstore.store import Store
@@ -93,7 +97,9 @@ def export(
         progress: Called with (done, total) after each sample.
 
     Raises:
-        StoreExistsError: `out` exists.
+        StoreExistsError: `out` exists, or is a store or has one in it.
+        StoreBusyError: Another process exports to `out`.
+        CorruptStoreError: A row does not match its hash; nothing is published.
         UnknownSampleError: The store has no sample of one of `keys`.
         SchemaError: The format is unknown, has no use for an option, or needs another store.
         WriteError: The file system refused.
@@ -105,7 +111,10 @@ def export(
         raise SchemaError(f"unknown format {to!r}; expected {', '.join(FORMATS)}")
     for option, value in given.items():
         if value is not None and option not in takes:
-            raise SchemaError(f"--to {to} has no use for {option}; leave it out")
+            raise SchemaError(f"the format {to} has no use for {option}; leave it out")
+    for option, names in (("keys", keys), ("columns", columns)):
+        if isinstance(names, str):
+            raise SchemaError(f"{option} is a list of names, not one str: [{names!r}]")
     target = Path(os.path.abspath(out))  # noqa: PTH100  # Path.resolve would follow links
     with nullcontext(store) if isinstance(store, Store) else Store(store) as opened:
         rows = _select(opened, keys, where)
@@ -113,13 +122,21 @@ def export(
         if to in FOLDERS:
             writer = FOLDERS[to](Request(opened, rows, **given))
             try:
-                resumed = _write(writer, target, _describe(writer, to, given), progress)
+                with _locked(target):
+                    # again: it may have been made meanwhile
+                    _refuse_existing(target, overwrite, folder=True)
+                    _refuse_stores_in(target, opened)
+                    resumed = _write(writer, target, _describe(writer, to, given), progress)
+            except OCRStoreError:
+                raise
             except OSError as exc:
                 raise cannot_write(str(target), exc) from exc
             result = Exported(str(out), len(rows), resumed, writer.notes)
         else:
             index_file.write_index(opened, target, format=to, rows=rows, columns=columns)
             result = Exported(str(out), len(rows))
+        if not rows and len(opened):
+            result.notes.append(f"none of the {len(opened)} samples of the store was chosen")
     result.seconds = time.perf_counter() - started
     return result
 
@@ -134,9 +151,9 @@ def _select(store: Store, keys: Collection[str] | None, where: str | None) -> li
         return list(rows)
     unknown = sorted(set(keys) - set(store.keys))
     if unknown:
-        more = f", nor {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise UnknownSampleError(
-            f"{store.path}: no sample {shown(unknown[0])!r}{more} of the given keys."
+            f"{store.path}: has no sample {shown(unknown[0])!r}{more} of the given keys."
         )
     wanted = {store.row(key) for key in keys}
     return [row for row in rows if row in wanted]
@@ -158,28 +175,69 @@ def _describe(writer: Format, to: str, given: dict[str, Any]) -> bytes:
     return json.dumps({"ocrstore": __version__, **facts}, indent=1).encode()
 
 
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Let one process at a time export to a folder; the lock is a hidden file beside it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(target.with_name(f".{target.name}.lock"), create=True, store=target)
+    try:
+        yield
+    finally:
+        lock.remove_file()
+        lock.release()
+
+
 def _refuse_existing(target: Path, overwrite: bool, *, folder: bool) -> None:
     if not os.path.lexists(target):
         return
+    if folder and target.is_symlink():
+        raise StoreExistsError(f"{target}: is a link; name the folder that it leads to.")
     is_folder = target.is_dir()
     if folder and is_folder and not any(target.iterdir()):
         return
-    if not overwrite and is_folder == folder:
-        raise StoreExistsError(f"{target}: already exists; replace it with --overwrite.")
     if is_folder != folder or (folder and not (target / MARK).is_file()):
         what = "a folder that ocrstore did not export" if is_folder else "a file"
         raise StoreExistsError(f"{target}: exists and is {what}; name another one.")
+    if not folder and (target.name == CATALOG or _is_store(target)):
+        raise StoreExistsError(f"{target}: is a store, or the catalog of one; name another file.")
+    if not overwrite:
+        raise StoreExistsError(
+            f"{target}: already exists; replace it with --overwrite (overwrite=True)."
+        )
+
+
+def _is_store(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(24)[16:20] == MAGIC.to_bytes(4, "little")
+
+
+def _refuse_stores_in(target: Path, exported: Store) -> None:
+    """Refuse to replace a folder that somebody has put a store into."""
+    own = Path(os.path.realpath(exported.path))
+    inside = [own] if own.is_relative_to(os.path.realpath(target)) else []
+    for path in itertools.chain(inside, target.rglob("*.ocrs")):
+        raise StoreExistsError(
+            f"{target}: has the store {path.name} in it, which would be deleted. Move it, or name "
+            "another folder."
+        )
+
+
+def _require_own(folder: Path) -> None:
+    """Raise WriteError if a hidden folder beside the target is not one of an export."""
+    own = folder.is_dir() and ((folder / MARK).is_file() or not any(folder.iterdir()))
+    if os.path.lexists(folder) and not own:
+        raise WriteError(f"{folder}: is in the way; remove it if you do not need it.")
 
 
 def _write(
     writer: Format, target: Path, mark: bytes, progress: Callable[[int, int], None] | None
 ) -> int:
     """Write what is missing and publish the folder; return how many samples were there."""
-    work = target.with_name(f".{target.name}.partial")
+    work, old = (target.with_name(f".{target.name}.{state}") for state in ("partial", "old"))
+    for folder in (work, old):
+        _require_own(folder)
     known = work / MARK
     if not known.is_file() or known.read_bytes() != mark:
-        if work.exists() and not known.is_file() and any(work.iterdir()):
-            raise WriteError(f"{work}: is in the way; remove it if you do not need it.")
         shutil.rmtree(work, ignore_errors=True)  # of another export to the same target
         work.mkdir(parents=True)
         write_whole(known, mark)
@@ -201,9 +259,9 @@ def _write(
         samples = counted(_ahead(pool, writer.encode, rows, writer.nbytes(rows)))
         for part in left:
             with replaced(work / part.name) as partial:
-                writer.write(partial, islice(samples, len(part.rows)))
+                writer.write(partial, itertools.islice(samples, len(part.rows)))
     writer.finish(work)
-    _publish(work, target)
+    _publish(work, target, old)
     return resumed
 
 
@@ -250,9 +308,8 @@ def _each(function: Callable[[_T], _R], items: list[_T]) -> list[_R]:
     return [function(item) for item in items]
 
 
-def _publish(work: Path, target: Path) -> None:
+def _publish(work: Path, target: Path, old: Path) -> None:
     """Give the folder its name; an earlier export is removed only then."""
-    old = target.with_name(f".{target.name}.old")
     shutil.rmtree(old, ignore_errors=True)  # of a process that was killed here
     if target.exists():
         target.rename(old)

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from ocrstore.exporting.parts import Format, Part, Request, pictures_of
-from ocrstore.exporting.sample_reader import Annotated, Region
+from ocrstore.exporting.sample_reader import Annotated, Region, require_intact
 from ocrstore.views import find_view
 from ocrstore.whole_file import replaced, write_whole
 
 LIST = "pictures.tsv"
 """The pictures with their annotation files and keys, as `ocrstore build` reads them."""
+NUMBERED = "keys.tsv"
+"""The map files whose names are not those of their keys, with the keys as JSON."""
 _NOT_PORTABLE = re.compile(
     r'[\\<>:"|?*]|^[ .]|[ .]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)', re.I
 )
@@ -291,8 +293,9 @@ class Npz(Format):
         super().__init__(request)
         view = find_view(self.store, request.view, needs=("prob_map", "thresh_map"))
         self._columns = {name: view.columns[name] for name in ("prob_map", "thresh_map")}
-        keys = [self.store.keys[row] for row in self.rows]
-        self._names = beside(file_names(keys, [""] * len(keys), self.rows), ".npz")
+        self._keys = [self.store.keys[row] for row in self.rows]
+        self._places = file_names(self._keys, [""] * len(self._keys), self.rows)
+        self._names = beside(self._places, ".npz")
 
     def parts(self) -> list[Part]:
         """Return a file for each sample."""
@@ -306,16 +309,30 @@ class Npz(Format):
     def encode(self, row: int) -> bytes:
         """Return the file; numpy writes no times into it."""
         buffer = io.BytesIO()
-        prob, thresh = (
-            self.store[self._columns[name]][row][np.newaxis].astype("<f4")
-            for name in ("prob_map", "thresh_map")
-        )
+        columns = [self.store[self._columns[name]] for name in ("prob_map", "thresh_map")]
+        for column in columns:
+            require_intact(column, row)
+        prob, thresh = (column[row][np.newaxis].astype("<f4") for column in columns)
         np.savez_compressed(buffer, prob_map=prob, thresh_map=thresh)
         return buffer.getvalue()
 
     def write(self, path: Path, samples: Iterator[bytes]) -> None:
         """Write the file."""
         path.write_bytes(next(samples))
+
+    def finish(self, folder: Path) -> None:
+        """Write which files have a number for a name, because their keys are not portable."""
+        lines = [
+            f"{name}\t{_json(key)}\n"
+            for name, place, key in zip(self._names, self._places, self._keys, strict=True)
+            if place != key
+        ]
+        if lines:
+            _write_text(folder / NUMBERED, lines)
+            self.notes.append(
+                f"{len(lines)} files are named by numbers, their keys are in {NUMBERED}; "
+                "`ocrstore build --maps` does not find them"
+            )
 
 
 # --- names of files

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from ocrstore.annotation import AnnotationReader
-from ocrstore.errors import DecodeError
+from ocrstore.errors import CorruptStoreError, DecodeError
 from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
 from ocrstore.store import Store, StoredColumn
 from ocrstore.views import StoredView, view_matrices
@@ -73,7 +74,7 @@ class SampleReader:
 
     def __init__(self, store: Store, view: StoredView | None) -> None:
         self.store = store
-        self._view = view
+        self.view = view
         self._reader = AnnotationReader(store, min_points=3)
         self._pictures = store[IMAGE if view is None else view.columns[TENSOR]]
         self._annotated = self._reader.numbers("annotated", int("polygons" in self._reader.names))
@@ -85,8 +86,8 @@ class SampleReader:
         polygons, flags, texts, languages, _ = self._reader.annotation(row)
         height, width = self._pictures.shapes[row].tolist()[:2]
         points: list[npt.NDArray[Any]] = list(polygons)
-        if self._view is not None:
-            forward, _ = view_matrices(self.store, self._view.columns[INVERSE_MATRIX], row)
+        if self.view is not None:
+            forward, _ = view_matrices(self.store, self.view.columns[INVERSE_MATRIX], row)
             points = [_moved(forward, polygon) for polygon in polygons]
         regions = [
             Region(plain, text, ignored, language)
@@ -96,6 +97,10 @@ class SampleReader:
         ]
         key, annotated = self.store.keys[row], bool(self._annotated[row])
         return Annotated(row, key, width, height, annotated, regions)
+
+    def raw_size(self, row: int) -> list[int]:
+        """Return width and height of the whole picture; 0 if they are not known."""
+        return [int(self._reader.numbers(name, 0)[row]) for name in ("width", "height")]
 
     def suffix(self, row: int) -> str:
         """Return how the name of a picture's file has to end; as the key does, if that fits."""
@@ -108,7 +113,12 @@ class SampleReader:
         return dot + ending if (dot + ending).lower() in SUFFIXES[kind] else KEPT[kind]
 
     def picture(self, row: int) -> tuple[str, memoryview]:
-        """Return a sample's upright picture, the stored file as it is or a PNG, and its suffix."""
+        """Return a sample's upright picture, the stored file as it is or a PNG, and its suffix.
+
+        Raises:
+            CorruptStoreError: The picture does not match its hash.
+        """
+        require_intact(self._pictures, row)
         kind = self._kept(row)
         if kind is not None:
             return self._suffix(row, kind), self._pictures.stored(row)
@@ -149,6 +159,18 @@ class SampleReader:
         except DecodeError:
             return None
         return kind if kind in KEPT and orientation == 1 else None
+
+
+def require_intact(column: StoredColumn[Any], row: int) -> None:
+    """Raise CorruptStoreError if a row does not match its hash.
+
+    Else a store that is built from the export would have a valid hash for the damage.
+    """
+    if xxhash.xxh3_64_intdigest(column.stored(row)) != column.hashes[row]:
+        raise CorruptStoreError(
+            f"{column.path}: row {row}, column {column.name!r}: its bytes do not match their hash. "
+            "Run `ocrstore verify`; restore the file from a copy or build it again."
+        )
 
 
 def _decoded(column: StoredColumn[Any], rows: list[int]) -> npt.NDArray[np.int64]:

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from ocrstore.errors import SchemaError, UnknownColumnError
 from ocrstore.exporting.parts import Format, Part, Request, pictures_of
-from ocrstore.exporting.sample_reader import Annotated, SampleReader
+from ocrstore.exporting.sample_reader import Annotated, SampleReader, require_intact
 from ocrstore.schema import IMAGE
 from ocrstore.version import __version__
 from ocrstore.views import find_view, stored_views
@@ -110,12 +111,15 @@ class WebDataset(_Sharded):
             "ignored": [region.ignored for region in regions],
             "languages": [region.language for region in regions],
         }
+        if self.reader.view is not None:  # there is no column `image`: polygons are moved
+            record |= {"view": self.reader.view.name, "raw_size": self.reader.raw_size(row)}
         members: dict[str, bytes | memoryview] = {"json": _encode_json(record).encode()}
         if self._with_pictures:
             # WebDataset knows .jpg, .jpeg, .png and .webp by these names only
             suffix, picture = self.reader.picture(row)
             members["jpg" if suffix.lower() in _JPEG else suffix.lower()[1:]] = picture
         for name, column in self.columns.items():
+            require_intact(self.store[column], row)
             buffer = io.BytesIO()
             np.save(buffer, np.ascontiguousarray(self.store[column][row]), allow_pickle=False)
             members[f"{name}.npy"] = buffer.getbuffer()
@@ -167,6 +171,8 @@ class HuggingFace(_Sharded):
         super().__init__(request)
         self.reader = pictures_of(request)
         self.columns = {}
+        content = json.dumps([self.store.fingerprint, list(self.rows), request.view])
+        self._content = xxhash.xxh3_64_hexdigest(content.encode())
 
     def parts(self) -> list[Part]:
         """Return the parquet files; a data set without samples has one."""
@@ -214,6 +220,7 @@ class HuggingFace(_Sharded):
             samples=len(self.rows),
             version=__version__,
             fingerprint=self.store.fingerprint,
+            content=self._content,
         )
         write_whole(folder / "README.md", card.encode())
 
@@ -273,6 +280,8 @@ _SCHEMA = pa.schema(
     },
     metadata={"huggingface": json.dumps({"info": {"features": _FEATURES}})},
 )
+# `datasets` keeps what it loaded under a hash of the configs: without the content, an export that
+# replaced another would be loaded as the old one
 _CARD = """---
 pretty_name: {name}
 task_categories:
@@ -280,6 +289,7 @@ task_categories:
 - image-to-text
 configs:
 - config_name: default
+  description: content {content}
   data_files:
   - split: train
     path: data/train-*

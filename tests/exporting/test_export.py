@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,7 +21,9 @@ from hypothesis import strategies as st
 
 import ocrstore
 from ocrstore.errors import (
+    CorruptStoreError,
     SchemaError,
+    StoreBusyError,
     StoreExistsError,
     UnknownColumnError,
     UnknownSampleError,
@@ -257,7 +260,7 @@ def test_killed_and_resumed(stores, tmp_path, to):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True)
     assert done.returncode == -9, done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == [".cut.partial"]
+    assert {path.name for path in tmp_path.iterdir()} == {".cut.partial", ".cut.lock"}
     result = ocrstore.export(store, to=to, out=tmp_path / "cut", **options)
     assert 0 < result.resumed < result.samples == 10
     os.utime(store)
@@ -265,6 +268,22 @@ def test_killed_and_resumed(stores, tmp_path, to):
     assert whole.resumed == 0
     assert listing(tmp_path / "cut") == listing(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "whole"]
+
+
+def test_one_export_at_a_time(stores, tmp_path):
+    """A second one to the same folder is refused at once, and disturbs nothing."""
+    refused = []
+
+    def begin_another(_done, _total):
+        if not refused:
+            with pytest.raises(StoreBusyError, match="another process is writing") as error:
+                ocrstore.export(stores / "raw.ocrs", to="words", out=tmp_path / "a")
+            refused.append(error)
+
+    ocrstore.export(stores / "raw.ocrs", to="coco", out=tmp_path / "a", progress=begin_another)
+    assert refused and len(list((tmp_path / "a" / "images").rglob("*.*"))) >= 10
+    assert json.loads((tmp_path / "a" / MARK).read_text())["format"] == "coco"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_another_export_does_not_resume(stores, tmp_path):
@@ -297,11 +316,57 @@ def test_existing_folders_are_safe(stores, tmp_path):
         ocrstore.export(store, to="words", out=tmp_path / "file", overwrite=True)
     with pytest.raises(StoreExistsError, match="folder"):
         ocrstore.export(store, to="csv", out=out, overwrite=True)
-    (tmp_path / ".new.partial").mkdir()
-    (tmp_path / ".new.partial" / "mine").touch()
+    for state in ("partial", "old"):
+        foreign = tmp_path / f".new.{state}"
+        foreign.mkdir()
+        (foreign / "mine").touch()
+        with pytest.raises(WriteError, match=r"\.new\.\w+: is in the way; remove it[^.]*\.$"):
+            ocrstore.export(store, to="words", out=tmp_path / "new")
+        assert (foreign / "mine").exists() and (tmp_path / "file").exists()
+        shutil.rmtree(foreign)
+    (tmp_path / ".new.partial").write_text("mine")
     with pytest.raises(WriteError, match="in the way"):
         ocrstore.export(store, to="words", out=tmp_path / "new")
-    assert (tmp_path / ".new.partial" / "mine").exists() and (tmp_path / "file").exists()
+
+
+def test_stores_are_not_overwritten(stores, tmp_path):
+    """Neither the one that is read, nor another, nor one that lies in the folder; no links."""
+    store = Path(shutil.copy(stores / "raw.ocrs", tmp_path / "a"))
+    with pytest.raises(StoreExistsError, match="is a store"):
+        ocrstore.export(store, to="csv", out=store, overwrite=True)
+    (tmp_path / "dataset.json").write_text("{}")
+    with pytest.raises(StoreExistsError, match="catalog"):
+        ocrstore.export(store, to="csv", out=tmp_path / "dataset.json", overwrite=True)
+    out = tmp_path / "out"
+    ocrstore.export(store, to="npz", out=out)
+    for name in ("own", "another.ocrs"):
+        inside = Path(shutil.copy(store, out / name))
+        with pytest.raises(StoreExistsError, match=f"has the store {name} in it"):
+            given = inside if name == "own" else store
+            ocrstore.export(given, to="npz", out=out, overwrite=True)
+        inside.unlink()
+    (tmp_path / "link").symlink_to(out)
+    with pytest.raises(StoreExistsError, match="is a link"):
+        ocrstore.export(store, to="npz", out=tmp_path / "link", overwrite=True)
+    assert ocrstore.verify(store).ok
+
+
+@pytest.mark.parametrize(
+    ("to", "column"), [("coco", "image"), ("hf", "image"), ("npz", "prob_map")]
+)
+def test_damage_does_not_leave(stores, tmp_path, to, column):
+    """A row that does not match its hash ends the export, which publishes nothing."""
+    store = Path(shutil.copy(stores / "file.ocrs", tmp_path / "a.ocrs"))
+    with ocrstore.open(store) as opened:
+        place = int(opened[column].offsets[3]) + int(opened[column].nbytes[3]) // 2
+    with store.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(CorruptStoreError, match=rf"row 3, column '{column}'.*ocrstore verify"):
+        ocrstore.export(store, to=to, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -370,12 +435,17 @@ def test_webdataset_layout(stores, tmp_path):
 def test_maps_as_npz(stores, tmp_path):
     """(1, H, W) float32; `build --maps` reads them."""
     store = stores / "raw.ocrs"
-    ocrstore.export(store, to="npz", out=tmp_path / "maps")
+    result = ocrstore.export(store, to="npz", out=tmp_path / "maps")
     with ocrstore.open(store) as opened, np.load(tmp_path / "maps" / "turned.jpg.npz") as arrays:
         assert sorted(arrays) == ["prob_map", "thresh_map"]
         for name, array in arrays.items():
             assert array.dtype == np.float32 and array.shape == (1, 64, 64)
             assert np.array_equal(array[0], opened[name][opened.row("turned.jpg")])
+    lines = (tmp_path / "maps" / "keys.tsv").read_text("utf-8").splitlines()
+    numbered = {json.loads(key): name for name, key in (line.split("\t") for line in lines)}
+    assert "../../etc/\n\tpass\\\\wd\u202e.jpg" in numbered
+    assert set(numbered.values()) == {p.name for p in (tmp_path / "maps").glob("0000*.npz")}
+    assert f"{len(lines)} files are named by numbers" in result.notes[0]
     given = [s for s in samples() if s.key.isalpha() or s.key == "turned.jpg"]
     report = ocrstore.build(
         given, tmp_path / "again.ocrs", size=64, workers=0, maps=tmp_path / "maps"
@@ -422,7 +492,20 @@ def test_some_samples(stores, tmp_path):
         ocrstore.export(store, to="xls", out=tmp_path / "x")
     with pytest.raises(SchemaError, match="at least 1 byte"):
         ocrstore.export(store, to="hf", out=tmp_path / "x", shard_size=0)
+    for option in ("keys", "columns"):
+        with pytest.raises(SchemaError, match="not one str"):
+            ocrstore.export(store, to="webdataset", out=tmp_path / "x", **{option: "a.jpg"})
     assert not (tmp_path / "x").exists()
+
+
+def test_two_parquet_exports_differ_in_their_configs(stores, tmp_path):
+    """`datasets` loads what it has loaded before if folder name and configs are equal."""
+    cards = []
+    for number, keys in enumerate((None, ["a.jpg"], ["turned.jpg"])):
+        out = tmp_path / str(number) / "hf"
+        ocrstore.export(stores / "raw.ocrs", to="hf", out=out, keys=keys)
+        cards.append((out / "README.md").read_text().split("---")[1])
+    assert len(set(cards)) == 3 and all("data/train-*" in card for card in cards)
 
 
 @pytest.mark.parametrize("to", FOLDERS)
@@ -430,6 +513,7 @@ def test_no_samples(stores, tmp_path, to):
     """An export of nothing is a folder all the same."""
     result = ocrstore.export(stores / "raw.ocrs", to=to, out=tmp_path / "out", keys=[])
     assert result.samples == 0 and (tmp_path / "out" / MARK).is_file()
+    assert "none of the 10 samples of the store was chosen" in result.notes
     assert not list((tmp_path / "out").rglob("*.png"))
 
 

@@ -134,7 +134,8 @@ print(json.dumps([{{name: facts(value) for name, value in batch.items()}} for ba
 
 
 @pytest.mark.slow
-def test_webdataset_example(python, store, tmp_path):
+@pytest.mark.parametrize("whole", [True, False], ids=["", "without whole pictures"])
+def test_webdataset_example(python, store, tmp_path, whole):
     """Each sample once, by two workers; batches equal to those of OCRStoreDataset."""
     pytest.importorskip("torch", reason="the example needs torch")
     from torch.utils.data import DataLoader
@@ -142,7 +143,12 @@ def test_webdataset_example(python, store, tmp_path):
     from ocrstore.torch import OCRStoreDataset
     from ocrstore.torch.annotations import ON_ACCESS
 
-    ocrstore.export(store, to="webdataset", out=tmp_path / "out", shard_size=300_000)
+    if not whole:
+        store = tmp_path / "val.ocrs"
+        columns = ["tensor", "inverse_matrix", "prob_map", "prob_mask"]
+        ocrstore.build(samples(), store, size=48, workers=0, columns=columns)
+    shard_size = 300_000 if whole else 60_000
+    ocrstore.export(store, to="webdataset", out=tmp_path / "out", shard_size=shard_size)
     shards = tmp_path / "out" / "val-*.tar"
     # the torch of these tests: to install another one takes minutes
     path = os.pathsep.join((str(ROOT / "examples"), sysconfig.get_path("purelib")))
@@ -156,6 +162,7 @@ def test_webdataset_example(python, store, tmp_path):
     for batch in batches:
         own = {name: facts(value) for name, value in batch.items() if name not in ON_ACCESS}
         other = found[batch["image_filename"][0]]
+        assert other.pop("annotated") == facts(list(batch["annotated"]))
         (polygons,), (moved,) = own.pop("polygons"), other.pop("polygons")
         assert other == own and len(moved) == len(polygons)
         for ours, theirs in zip(polygons, moved, strict=True):
