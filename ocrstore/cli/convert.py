@@ -56,7 +56,7 @@ def _codecs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
 )
 @click.option(
     "--keys",
-    type=click.File(encoding="utf-8", errors="replace"),
+    type=click.File(encoding="utf-8-sig", errors="replace"),
     help="Take the samples of this file: a key a line, as the viewer saves them.",
 )
 @click.option("--where", metavar="SQL", help="Take the samples that fulfil a condition.")

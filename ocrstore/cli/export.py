@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -13,6 +14,7 @@ from ocrstore.cli.console import (
     console,
     counted,
     explain_missing,
+    fail,
     progress_bar,
     shown,
 )
@@ -38,7 +40,7 @@ FORMATS = (
 )
 @click.option(
     "--keys",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.File(encoding="utf-8-sig", errors="replace"),
     help="Only the samples in this file, a key a line.",
 )
 @click.option(
@@ -54,7 +56,7 @@ FORMATS = (
     "--shard-size",
     type=COUNT,
     metavar="MB",
-    help="Most MB of a file: webdataset, hf [default: 500].",
+    help="Most MB of a file, unless a sample is larger: webdataset, hf [default: 500].",
 )
 @click.option("--generation", type=int, help="Export an older generation.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export.")
@@ -63,13 +65,13 @@ def export_command(
     to: str,
     out: Path,
     where: str | None,
-    keys: Path | None,
+    keys: IO[str] | None,
     columns: str | None,
     view: str | None,
     shard_size: int | None,
     generation: int | None,
     overwrite: bool,
-) -> None:
+) -> int:
     """Write samples in the format of another tool.
 
     \b
@@ -82,8 +84,10 @@ def export_command(
 
     \b
     Examples:
-      ocrstore export val.ocrs --to webdataset --out shards/
+      ocrstore export val.ocrs --to webdataset --out shards/ --shard-size 200
+      ocrstore export val.ocrs --to hf --out hf/ --keys keys.txt
       ocrstore export val.ocrs --to coco --out coco/ --where "polygons_count > 0"
+      ocrstore export val.ocrs --to labelme --out labelme/ --view 640
       ocrstore export val.ocrs --to csv --out val.csv --columns key,width,height,texts
 
     The folder appears when it is complete; the same command resumes an interrupted export.
@@ -92,21 +96,25 @@ def export_command(
     with explain_missing("export"):
         from ocrstore.exporting.export import export
         from ocrstore.store import Store
-    wanted = None if keys is None else from_lines(keys.read_text("utf-8"))
-    with Store(store, generation=generation) as opened, progress_bar("exporting") as progress:
-        result = export(
-            opened,
-            to=to,
-            out=out,
-            where=where,
-            keys=wanted,
-            columns=None if columns is None else [name.strip() for name in columns.split(",")],
-            view=view,
-            shard_size=None if shard_size is None else shard_size * 1_000_000,
-            overwrite=overwrite,
-            progress=progress,
-        )
+    try:
+        with Store(store, generation=generation) as opened, progress_bar("exporting") as progress:
+            result = export(
+                opened,
+                to=to,
+                out=out,
+                where=where,
+                keys=None if keys is None else from_lines(keys.read()),
+                columns=None if columns is None else [name.strip() for name in columns.split(",")],
+                view=view,
+                shard_size=None if shard_size is None else shard_size * 1_000_000,
+                overwrite=overwrite,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        fail(f"interrupted; {shown(out)} is as it was. The same command goes on.")
+        return 130
     for note in result.notes:
         console().print(f"[yellow]![/] {shown(note)}")
     resumed = f", {result.resumed:,} of them before" if result.resumed else ""
     console().print(f"[green]✓[/] {shown(out)}: {counted(result.samples, 'sample')}{resumed}")
+    return 0
