@@ -35,9 +35,13 @@ SOURCE_KINDS: dict[str, Kind] = {
     "case-collision": _note("names differ only by case; all are kept"),
     "unicode-collision": _note("names differ only by Unicode form (NFC, NFD); all are kept"),
     "same-name": _note("pictures in different folders have the same name; all are kept"),
-    "bad-member": _lost("a member of an archive is a link, cut off, or leads out of it"),
+    "bad-member": _lost(
+        "a member of an archive is a link, encrypted, too large, or leads out of it"
+    ),
     "listed-file-missing": _lost("a list names a file that does not exist"),
-    "listed-twice": _lost("a list or a table has a picture twice; the first is used"),
+    "listed-twice": _lost(
+        "a name is twice in a list or table (the first is used) or in an archive (the last)"
+    ),
     # annotations as a whole
     "no-annotation": _note("no annotation for this picture; it is kept as not annotated"),
     "missing-picture": _note("an annotation names a picture that is not in the folder"),

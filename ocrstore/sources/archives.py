@@ -1,8 +1,8 @@
 """Pictures and annotations inside of tar and zip archives, read in place.
 
-Only members that lie whole and unencrypted in the archive are used: links, absolute names, names
-with `..` and sizes beyond the end of the file are reported and left out. Nothing is unpacked to
-disk.
+Links, encrypted members, absolute names and names with `..` are reported and left out, and so are
+members of a zip that lie beyond its end or unpack to very much. A tar that is cut off or damaged is
+refused as a whole. Nothing is unpacked to disk.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import glob
 import io
 import os
 import re
+import stat
 import struct
 import tarfile
 import zipfile
@@ -18,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from ocrstore.annotation import Problem
 from ocrstore.errors import SourceError
@@ -30,6 +31,23 @@ _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tbz2", ".
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 _MOST = 1_000_000
+_MAX_UNPACKED_NBYTES = 600_000_000
+"""Of a compressed member of a zip, which may unpack to 1000 times its size; as many bytes as the
+largest row of a store has by default."""
+# gzip, bzip2, xz, zstd
+_COMPRESSED_STARTS = (b"\x1f\x8b", b"BZh91AY&SY", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+_EXTENSIONS = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
+_MAX_EXTENSION_NBYTES = 1 << 20
+_UNREADABLE = (
+    *(tarfile.TarError, zipfile.BadZipFile, EOFError),
+    # what tarfile and zipfile let through from headers that are odd; RuntimeError is deep nesting
+    # of headers, and a zip of a later version
+    *(ValueError, IndexError, OverflowError, RuntimeError, struct.error),
+)
+_REMEDY = "it is cut off, damaged or not a tar or zip file: copy it or make it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +160,8 @@ def list_archives(place: str | os.PathLike[str]) -> Listing:
     """List the files of one archive or several, as if they were one folder.
 
     Raises:
-        SourceError: An archive is compressed as a whole or cannot be read, or two have a member of
-            the same name.
+        SourceError: An archive is compressed as a whole, cut off, damaged or cannot be read, or two
+            have a member of the same name.
     """
     files: dict[str, Member] = {}
     problems: list[Problem] = []
@@ -160,10 +178,18 @@ def list_archives(place: str | os.PathLike[str]) -> Listing:
                             f"{shown(found.name)} is in {known.archive} and in {archive}: names in "
                             "archives that are one source have to differ"
                         )
+                    if known is not None:
+                        message = f"{shown(found.name)}: twice in {shown(archive.name)}"
+                        problems.append(Problem("listed-twice", f"{message}; the last is used"))
                     # the last one of equal names in one archive counts, as for tar itself
                     files[found.name] = found
-        except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError) as exc:
-            raise SourceError(f"{shown(archive)}: cannot be read as an archive: {exc}") from exc
+        except OSError as exc:
+            why = exc.strerror or exc
+            raise SourceError(f"{shown(archive)}: cannot be read: {why}") from exc
+        except _UNREADABLE as exc:
+            raise SourceError(
+                f"{shown(archive)}: cannot be read as an archive: {shown(exc)}; {_REMEDY}"
+            ) from exc
     listed = sorted((FoundFile(name, file) for name, file in files.items()), key=lambda f: f.key)
     return Listing(
         pictures=tuple(file for file in listed if is_picture_name(file.relative)),
@@ -172,27 +198,67 @@ def list_archives(place: str | os.PathLike[str]) -> Listing:
     )
 
 
+class _TarHeader(tarfile.TarInfo):
+    """A header whose size is checked before tarfile allocates it."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        # a HeaderError would be taken for the end of the archive
+        if header.size < 0:
+            raise tarfile.ReadError(f"a member has {header.size} bytes")
+        if header.type in _EXTENSIONS and header.size > _MAX_EXTENSION_NBYTES:
+            raise tarfile.ReadError(
+                f"a header of names has {header.size} bytes, expected {_MAX_EXTENSION_NBYTES} or "
+                "less"
+            )
+        return header
+
+
 def _tar_members(archive: Path) -> Iterator[Member | Problem]:
-    if str(archive).lower().endswith(_COMPRESSED):
+    with archive.open("rb") as file:
+        start = file.read(10)
+    if str(archive).lower().endswith(_COMPRESSED) or start.startswith(_COMPRESSED_STARTS):
         raise SourceError(
             f"{shown(archive)}: a compressed tar cannot be read at any place; unpack it, or make a "
             "plain .tar (pictures are compressed already)"
         )
     state = archive.stat()
-    with tarfile.open(archive, "r:") as tar:
-        for info in tar:
-            if info.isdir():
-                continue
-            why = _refused(info.name)
-            if not info.isreg() or info.issparse():
-                why = "a link, a device or a sparse file"
-            elif info.offset_data + info.size > state.st_size:
-                why = "beyond the end of the archive"
-            if why:
-                yield _left_out(archive, info.name, why)
-            else:
-                name = _tidy(info.name)
-                yield Member(archive, name, info.offset_data, info.size, state.st_mtime_ns)
+    where = "byte 0"
+    try:
+        with tarfile.open(archive, "r:", tarinfo=_TarHeader) as tar:
+            for info in tar:
+                if not info.offset_data <= tar.offset <= state.st_size:
+                    raise tarfile.ReadError(
+                        f"{shown(info.name)} ends at byte {tar.offset}, the file at byte "
+                        f"{state.st_size}"
+                    )
+                where = f"byte {tar.offset}, after {shown(info.name)}"
+                if info.isdir():
+                    continue
+                why = _refused(info.name)
+                if not info.isreg() or info.issparse():
+                    why = "a link, a device or a sparse file"
+                if why:
+                    yield _left_out(archive, info.name, why)
+                else:
+                    name = _tidy(info.name)
+                    yield Member(archive, name, info.offset_data, info.size, state.st_mtime_ns)
+            _check_end(archive, tar.offset)
+    except _UNREADABLE as exc:
+        raise SourceError(
+            f"{shown(archive)}: cannot be read as an archive at {where}: {shown(exc)}; {_REMEDY}"
+        ) from exc
+
+
+def _check_end(archive: Path, offset: int) -> None:
+    """Tell the end of a tar from a bad header, which tarfile takes for the end as well."""
+    with archive.open("rb") as file:
+        file.seek(offset)
+        block = file.read(tarfile.BLOCKSIZE)
+    if block != bytes(tarfile.BLOCKSIZE):
+        found = "a damaged header" if len(block) == tarfile.BLOCKSIZE else "the end of the file"
+        raise tarfile.ReadError(f"expected a header or a block of zeros, found {found}")
 
 
 def _zip_members(archive: Path) -> Iterator[Member | Problem]:
@@ -201,13 +267,21 @@ def _zip_members(archive: Path) -> Iterator[Member | Problem]:
         for info in file.infolist():
             if info.is_dir():
                 continue
+            deflated = info.compress_type == zipfile.ZIP_DEFLATED
             why = _refused(info.filename)
             if info.flag_bits & 1:
                 why = "encrypted"
             elif info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 why = "compressed by a method other than deflate"
-            elif info.header_offset + info.compress_size > state.st_size:
+            elif stat.S_ISLNK(info.external_attr >> 16):
+                why = "a link"
+            elif not 0 <= info.header_offset <= state.st_size - info.compress_size:
                 why = "beyond the end of the archive"
+            elif deflated and info.file_size > _MAX_UNPACKED_NBYTES:
+                why = (
+                    f"unpacks to {info.file_size} bytes, expected {_MAX_UNPACKED_NBYTES} at most; "
+                    "store it uncompressed"
+                )
             if why:
                 yield _left_out(archive, info.filename, why)
                 continue
@@ -219,7 +293,7 @@ def _zip_members(archive: Path) -> Iterator[Member | Problem]:
                 state.st_mtime_ns,
                 packed=info.compress_size,
                 crc=info.CRC,
-                deflated=info.compress_type == zipfile.ZIP_DEFLATED,
+                deflated=deflated,
             )
 
 

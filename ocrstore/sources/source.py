@@ -221,9 +221,10 @@ def open_source(
     if not listing.pictures:
         reasons = Counter(problem.kind for problem in listing.problems)
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(reasons.items()))
+        what = "archive" if is_archive(images) else "folder"
         raise SourceError(
             f"{shown(root)}: no picture in it ({len(listing.others)} other files"
-            f"{', ' + listed if listed else ''}); give the folder that holds the pictures"
+            f"{', ' + listed if listed else ''}); give the {what} that holds the pictures"
         )
     place = None if annotations is None else Path(annotations)
     found = find(root, listing, annotations=place, format=format)

@@ -179,11 +179,172 @@ def test_sizes_that_lie(tmp_path):
         file.writestr("b.png", picture(1))
     data = bytearray((tmp_path / "b.zip").read_bytes())
     central = data.rindex(b"PK\1\2")
-    data[central + 24 : central + 28] = struct.pack("<I", 2**31 - 1)  # the uncompressed size
+    data[central + 24 : central + 28] = struct.pack("<I", 2**28)  # the uncompressed size
     (tmp_path / "b.zip").write_bytes(data)
     (sample,) = open_source(tmp_path / "b.zip")
     with pytest.raises(OSError, match="bytes expected"):
         sample.path.read_bytes()
+
+
+def small_tar(path):
+    """Write a tar of four small members, one of them with a long name; return its bytes."""
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+        for name in ("a.png", "b.png", "c" * 120 + ".png", "d.png"):
+            info = tarfile.TarInfo(name)
+            info.size = 600
+            tar.addfile(info, io.BytesIO(bytes(range(1, 201)) * 3))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("nbytes", [100, 512])
+def test_a_tar_that_is_cut_off(tmp_path, nbytes):
+    """At any place: refused, or nothing is missing. Otherwise a build would delete the rest."""
+    path = tmp_path / "a.tar"
+    data = small_tar(path)
+    end = len(data.rstrip(b"\0"))
+    end += -end % 512
+    for cut in range(0, len(data), nbytes):
+        path.write_bytes(data[:cut])
+        if cut < end + 512:
+            with pytest.raises(SourceError, match=r"a\.tar: cannot be read as .* make it again"):
+                open_source(path)
+        else:
+            assert len(open_source(path)) == 4
+    path.write_bytes(data[:end])
+    message = f"at byte {end}, after d.png: expected .* zeros, found the end of the file; .* copy"
+    with pytest.raises(SourceError, match=message):
+        open_source(path)
+    path.write_bytes(data + data)  # joined by cat: the second is not read, and not refused
+    assert len(open_source(path)) == 4
+
+
+def test_a_cut_tar_deletes_nothing(folder, tmp_path):
+    """An incremental build from a tar that lost its end is refused; the store stays as it is."""
+    source, out = make("tar", folder), tmp_path / "a.ocrs"
+    ocrstore.build(source, out, size=64, workers=0)
+    with tarfile.open(source) as tar:
+        last = tar.getmembers()[-2].offset
+    os.truncate(source, last)
+    with pytest.raises(SourceError, match="the end of the file"):
+        ocrstore.build(source, out, size=64, workers=0)
+    assert ocrstore.open(out).keys == tuple(NAMES)
+
+
+def test_a_damaged_header_of_a_tar(tmp_path):
+    """One bit of any header: refused with its place, not read as the end of the archive."""
+    path = tmp_path / "a.tar"
+    data = small_tar(path)
+    with tarfile.open(path) as tar:
+        headers = [info.offset for info in tar] + [info.offset_data - 512 for info in tar]
+    for header in headers:
+        for byte in (0, 124, 148, 156, 345):
+            damaged = bytearray(data)
+            damaged[header + byte] ^= 2
+            path.write_bytes(damaged)
+            with pytest.raises(SourceError, match=r"a\.tar: .*copy it or make it again"):
+                open_source(path)
+    damaged = bytearray(data)
+    damaged[headers[1]] ^= 2
+    path.write_bytes(damaged)
+    with pytest.raises(SourceError, match=f"byte {headers[1]}, after a.png: .* a damaged header"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("kind", [*"0LKxgXS", "pax"])
+@pytest.mark.parametrize("size", [1 << 33, 1 << 60, 1 << 70, -512, -(1 << 60)])
+@pytest.mark.parametrize("first", [True, False])
+def test_sizes_in_the_headers_of_a_tar(tmp_path, kind, size, first):
+    """An error that names the archive, whatever header has the size; nothing is allocated."""
+    info = tarfile.TarInfo("a.png")
+    if kind == "pax":
+        info.pax_headers = {"size": str(size)}
+        header = info.tobuf(tarfile.PAX_FORMAT)
+    else:
+        info.type = kind.encode()
+        header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+        header[124:136] = (size % 256**12).to_bytes(12, "big")
+        header[124] = 0xFF if size < 0 else 0x80
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+    before = b"" if first else small_tar(tmp_path / "a.tar")[: 3 * 512]
+    (tmp_path / "a.tar").write_bytes(before + header + bytes(10240))
+    with pytest.raises(SourceError, match=r"a\.tar: cannot be read as an archive at byte"):
+        open_source(tmp_path / "a.tar")
+
+
+def test_headers_nested_without_end(tmp_path):
+    """A header of names before a header of names before ...: no RecursionError."""
+    info = tarfile.TarInfo("a.png")
+    info.type = tarfile.GNUTYPE_LONGNAME
+    (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) * 3000)
+    with pytest.raises(SourceError, match="make it again"):
+        open_source(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("suffix", ["tar", "zip"])
+def test_a_member_twice(tmp_path, suffix):
+    """The last one is used, and it is reported."""
+    path = tmp_path / f"a.{suffix}"
+    members = [("ok.png", picture(1)), ("ok.png", b"x"), ("./ok.png", b"yy"), ("other.png", b"z")]
+    if suffix == "tar":
+        with tarfile.open(path, "w") as tar:
+            for name, data in members:
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    else:
+        with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "w") as file:
+            for name, data in members:
+                file.writestr(name, data)
+    source = open_source(path)
+    assert [problem.kind for problem in source.problems] == ["listed-twice"] * 2
+    assert source.problems[0].message == f"ok.png: twice in a.{suffix}; the last is used"
+    assert source["ok.png"].path.read_bytes() == b"yy"
+
+
+def test_members_of_a_zip_that_are_left_out(tmp_path):
+    """Links, and what unpacks to far too much; the rest is built."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.png", picture(1))
+        link = zipfile.ZipInfo("link.png")
+        link.create_system, link.external_attr = 3, 0o120777 << 16
+        file.writestr(link, "a.png")
+        file.writestr("z.png", picture(1))
+    data = bytearray(path.read_bytes())
+    central = data.rindex(b"PK\1\2")
+    data[central + 24 : central + 28] = struct.pack("<I", 2_600_000_000)  # the uncompressed size
+    path.write_bytes(data)
+    source = open_source(path)
+    assert [(problem.kind, problem.message) for problem in source.problems] == [
+        ("bad-member", "link.png in a.zip: a link; left out"),
+        (
+            "bad-member",
+            "z.png in a.zip: unpacks to 2600000000 bytes, expected 600000000 at most; store it "
+            "uncompressed; left out",
+        ),
+    ]
+    ocrstore.build(path, tmp_path / "a.ocrs", size=64, workers=0)
+    assert ocrstore.open(tmp_path / "a.ocrs").keys == ("a.png",)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"garbage" * 1000])
+def test_files_that_are_no_tar(tmp_path, data):
+    """They are told from a tar without pictures, with what to do."""
+    (tmp_path / "a.tar").write_bytes(data)
+    with pytest.raises(SourceError, match=r"at byte 0: .*copy it or make it again"):
+        open_source(tmp_path / "a.tar")
+
+
+def test_a_tar_without_pictures_or_compressed(tmp_path):
+    """Empty; compressed as a whole under the name of a plain one."""
+    (tmp_path / "a.tar").write_bytes(bytes(10240))
+    with pytest.raises(SourceError, match=r"no picture in it .* give the archive that holds"):
+        open_source(tmp_path / "a.tar")
+    for mode in ("w:gz", "w:bz2", "w:xz"):
+        tarfile.open(tmp_path / "a.tar", mode).close()
+        with pytest.raises(SourceError, match=r"make a plain \.tar"):
+            open_source(tmp_path / "a.tar")
 
 
 def test_archives_that_cannot_be_used(tmp_path):
