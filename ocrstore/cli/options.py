@@ -218,7 +218,8 @@ def source_options(command: F) -> F:
             callback=_pairs,
             multiple=True,
             metavar="NAME=COLUMN",
-            help="Parquet: what a column is called there, for example text=label. Repeatable.",
+            help="Parquet: what a column, or a field of its objects, is called there, for example "
+            "text=label. Repeatable.",
         ),
         click.option(
             "--exclude", multiple=True, metavar="PATTERN", help="Leave out pictures. Repeatable."

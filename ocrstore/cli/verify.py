@@ -20,6 +20,7 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
+from ocrstore.cli.options import source_options
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck
@@ -39,10 +40,7 @@ _SHOWN = 20
     "--stored-only", is_flag=True, help="With --source: pictures that are not stored are fine."
 )
 @click.option("--sample", type=click.IntRange(1), help="With --source: compare only N samples.")
-@click.option("--annotations", type=click.Path(exists=True, path_type=Path), help="As in build.")
-@click.option("--format", "format_", help="As in build.")
-@click.option("--include", multiple=True, metavar="PATTERN", help="As in build.")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="As in build.")
+@source_options
 @allow_module_option
 @click.option("--maps", type=click.Path(path_type=Path), help="As in build.")
 @click.option("--targets", metavar="MODULE:FUNCTION", help="As in build.")
@@ -62,6 +60,7 @@ def verify_command(
     format_: str | None,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
+    columns_map: dict[str, str],
     maps: Path | None,
     targets: str | None,
     workers: int | None,
@@ -86,6 +85,7 @@ def verify_command(
       ocrstore verify train/
       ocrstore verify val.ocrs --source images/
       ocrstore verify val.ocrs --source images/ --sample 50
+      ocrstore verify val.ocrs --source data.parquet --columns-map text=label
       ocrstore verify val.ocrs --json | jq .findings
 
     Exit code 1 if anything is wrong.
@@ -94,6 +94,7 @@ def verify_command(
         "stored_only": stored_only or None,
         "include": include or None,
         "exclude": exclude or None,
+        "columns_map": columns_map or None,
         "sample": sample,
         "annotations": annotations,
         "format": format_,
@@ -103,8 +104,8 @@ def verify_command(
     }
     if source is None and any(value is not None for value in options.values()):
         raise click.UsageError(
-            "--sample, --stored-only, --annotations, --format, --include, --exclude, --maps, "
-            "--targets and --workers require --source."
+            "--sample, --stored-only, --annotations, --format, --include, --exclude, "
+            "--columns-map, --maps, --targets and --workers require --source."
         )
     if source is not None and quick:
         raise click.UsageError("--quick checks the file alone: leave out --source.")

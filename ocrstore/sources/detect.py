@@ -46,7 +46,7 @@ def find(images: Path, listing: Listing, *, annotations: Path | None, format: st
             raise SourceError("--format folder reads no annotations; leave out one of the two")
         return Found(wanted, how="annotations not looked for", named=True)
     if annotations is not None:
-        found = _find_named(annotations, wanted)
+        found = _find_named(annotations, listing, wanted)
     else:
         found = _find_around(images, listing, wanted)
     if wanted is None:
@@ -54,7 +54,12 @@ def find(images: Path, listing: Listing, *, annotations: Path | None, format: st
     return found
 
 
-def _find_named(annotations: Path, wanted: Dialect | None) -> Found:
+def stem_of(file: FoundFile) -> str:
+    """Return a file's path from its folder without the last suffix."""
+    return os.path.splitext(file.relative)[0]  # noqa: PTH122 - a name, with POSIX slashes
+
+
+def _find_named(annotations: Path, listing: Listing, wanted: Dialect | None) -> Found:
     where = shown(annotations)
     listed: Listing | None = None
     if annotations.is_dir() or is_archive(annotations):
@@ -64,7 +69,7 @@ def _find_named(annotations: Path, wanted: Dialect | None) -> Found:
         files, folder = [AnnotationFile(annotations, annotations.name)], False
     else:
         raise SourceError(f"{where}: no such file or folder; name the annotations there are")
-    answers = _look(files, wanted, folder=folder, insist=wanted is not None)
+    answers = _look(files, listing, wanted, folder=folder, insist=wanted is not None)
     if len(answers) == 1:
         how = f"annotations named: {where}"
         return Found(answers[0].dialect, answers[0].files, how, listed, named=True)
@@ -102,7 +107,9 @@ def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Foun
         for place, files, around in places:
             answers += [
                 Found(answer.dialect, answer.files, f"found {place}", around)
-                for answer in _look(files, wanted, folder=around is not None, insist=insist)
+                for answer in _look(
+                    files, listing, wanted, folder=around is not None, insist=insist
+                )
             ]
             if answers and not images.is_dir():
                 break  # an archive or a list with annotations means these, whatever lies beside it
@@ -138,7 +145,12 @@ def _of(dialect: Dialect, files: Sequence[AnnotationFile]) -> list[AnnotationFil
 
 
 def _look(
-    files: Sequence[AnnotationFile], wanted: Dialect | None, *, folder: bool, insist: bool
+    files: Sequence[AnnotationFile],
+    listing: Listing,
+    wanted: Dialect | None,
+    *,
+    folder: bool,
+    insist: bool,
 ) -> list[_Answer]:
     """Return an answer from each dialect (or the wanted one) that recognises the files.
 
@@ -156,7 +168,25 @@ def _look(
         elif len(mine) <= 4 * _LOOKED_AT:
             # one file is about all pictures: a folder of very many files is something else
             answers += [_Answer(dialect, (file,)) for file in mine if dialect.recognise(file)]
-    return answers
+    return _without_single(answers, listing)
+
+
+def _without_single(answers: list[_Answer], listing: Listing) -> list[_Answer]:
+    """Leave out files that one dialect takes for all pictures, and another for the one they name.
+
+    `{"words": [...]}` in a.json beside a.jpg has the layout of `art`, too: a list by picture name.
+    """
+    single = [answer.dialect for answer in answers if answer.dialect.per_picture]
+    if not single or len(single) == len(answers):
+        return answers
+    stems = {stem_of(picture) for picture in listing.pictures}
+    return [
+        answer
+        for answer in answers
+        if answer.dialect.per_picture
+        or answer.files[0].stem not in stems
+        or not any(dialect.recognise(answer.files[0]) for dialect in single)
+    ]
 
 
 def _several(where: str, answers: Sequence[_Answer | Found]) -> SourceError:
@@ -165,9 +195,12 @@ def _several(where: str, answers: Sequence[_Answer | Found]) -> SourceError:
         + (f" and {len(answer.files) - 1} more" if len(answer.files) > 1 else "")
         for answer in answers[:6]
     )
+    files = [answer.files[0] for answer in answers if not answer.dialect.per_picture]
+    several = sum(file.path.suffix.lower() == ".json" for file in files) > 1
+    each = "; --format webdataset reads a json for each picture" if several else ""
     return SourceError(
         f"{where}: {len(answers)} answers where one was expected ({listed}). "
-        f"Name one with --annotations, or the dialect with --format ({_choices()})"
+        f"Name one with --annotations, or the dialect with --format ({_choices()}){each}"
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ocrstore.sources.annotation_file import AnnotationFile, Flaw
+from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.dialect import Dialect, Entry, Region
 
 
 class RowDialect(Dialect):
-    """Entries hold their regions: points, text, flag, language. Not registered."""
+    """Entries hold their regions: points, text, flag, language. Not registered.
+
+    A `Flaw` stands in place of a region, or of all regions of a picture.
+    """
 
     looks_for = "no file"
     suffixes = ()
@@ -24,6 +27,8 @@ class RowDialect(Dialect):
 
     def regions(self, entry: Entry) -> Iterable[Region | Flaw]:
         """Yield the regions."""
+        if isinstance(entry.record, Flaw):
+            raise UnusableAnnotationError(entry.record.kind, entry.record.message)
         assert isinstance(entry.record, list)
-        for points, text, ignored, language in entry.record:
-            yield Region(points, text, ignored, language)
+        for region in entry.record:
+            yield region if isinstance(region, Flaw) else Region(*region)

@@ -18,8 +18,8 @@ from ocrstore.keys import path_of, shown
 from ocrstore.sources import list_file
 from ocrstore.sources.annotation_file import Flaw, UnusableAnnotationError
 from ocrstore.sources.archives import is_archive, list_archives
-from ocrstore.sources.detect import Found, find
-from ocrstore.sources.dialect import Dialect, Entry, get_dialect
+from ocrstore.sources.detect import Found, find, stem_of
+from ocrstore.sources.dialect import Dialect, Entry, all_dialects, get_dialect
 from ocrstore.sources.match_names import Matches, folded, match, plain
 from ocrstore.sources.parquet import find_parquet, read_parquet
 from ocrstore.sources.pictures import FoundFile, Listing, collisions, list_folder
@@ -186,18 +186,22 @@ def open_source(
             `"a-*.zip"`); a list file (a path a line); a parquet file, or a folder of them.
         annotations: A file, a folder or an archive; without it they are searched beside the
             pictures and beside the images folder.
-        format: The dialect; without it the files are inspected.
+        format: The dialect; without it the files are inspected. "folder" takes the pictures alone,
+            of parquet files as well.
         include: Patterns such as `"train/*"`; only pictures whose key matches one are taken.
         exclude: Pictures whose key matches one of these are left out.
         columns_map: For parquet: what is called differently there, such as `{"text": "label"}`.
+            An error for other sources, and if there is no such column.
 
     Raises:
         SourceError: There is no picture or no such file, or the dialect is not clear.
     """
     root = Path(images)
     tables = find_parquet(root) if annotations is None else []
+    if columns_map and not tables:
+        raise _not_for_columns(root, columns_map, annotations is not None)
     if tables:
-        listing, by_key = read_parquet(tables, columns_map)
+        listing, by_key, unknown = read_parquet(tables, columns_map, annotated=format != "folder")
         listing = chosen(listing, include, exclude)
         rows = {file.key: row for row, file in enumerate(listing.pictures)}
         entries = {rows[key]: entry for key, entry in by_key.items() if key in rows}
@@ -208,7 +212,7 @@ def open_source(
             entries,
             problems=listing.problems,
             description=f"{len(rows)} pictures in {shown(root)} ({len(tables)} parquet files), "
-            f"{len(entries)} annotated",
+            + (f"{len(entries)} annotated" if by_key else _no_objects(unknown, format)),
             annotation_files=(),
         )
     whole = _list(images)
@@ -228,6 +232,7 @@ def open_source(
         )
     place = None if annotations is None else Path(annotations)
     found = find(root, listing, annotations=place, format=format)
+    nothing_known = not found.files and not found.named
     known, problems = _read(found)
     matches = match(known, listing.pictures, found.dialect)
     if known and not matches.entries:
@@ -243,13 +248,36 @@ def open_source(
         entries,
         problems=(
             *listing.problems,
-            *_passed_over(listing, found),
+            *_passed_over(listing, found, nothing_known=nothing_known),
             *collisions(listing.pictures, plain=plain, folded=folded),
             *problems,
             *matches.problems,
         ),
         description=_describe(root, listing, found, matches),
         annotation_files=paths,
+    )
+
+
+def _not_for_columns(root: Path, columns_map: Mapping[str, str], annotations: bool) -> SourceError:
+    told = ", ".join(f"{shown(name)}={shown(column)}" for name, column in columns_map.items())
+    why = "it is neither a parquet file nor a folder of them"
+    if annotations:
+        why = "with --annotations no parquet file is read; leave out one of the two"
+    return SourceError(
+        f"{shown(root)}: --columns-map {told} names columns of parquet files, but {why}"
+    )
+
+
+def _no_objects(unknown: Sequence[str], format: str | None) -> str:
+    """Describe parquet files without annotations: the columns that could have them."""
+    if format == "folder":
+        return "annotations not looked for"
+    if not unknown:
+        return "0 annotated"
+    more = ", ..." if len(unknown) > 8 else ""
+    return (
+        f"0 annotated; columns that are not known: {', '.join(map(shown, unknown[:8]))}{more} "
+        "(if one of them has the annotations: --columns-map objects=NAME or bbox=NAME)"
     )
 
 
@@ -336,15 +364,23 @@ def _unrelated(found: Found, root: Path, entries: list[Entry], matches: Matches)
     return Found(get_dialect("folder"), how=how)
 
 
-def _passed_over(listing: Listing, found: Found) -> Iterator[Problem]:
-    """Report files that are neither pictures nor annotations."""
+def _passed_over(listing: Listing, found: Found, *, nothing_known: bool) -> Iterator[Problem]:
+    """Report files that are neither pictures nor annotations.
+
+    With `nothing_known` annotations were searched and no file was recognised.
+    """
     used = {os.fspath(file.path) for file in found.files}
     left = [file for file in listing.others if os.fspath(file.path) not in used]
     if left:  # the same file may have been named by another path; costly, so only for these
         real = {os.path.realpath(path) for path in used}
         left = [file for file in left if os.path.realpath(file.path) not in real]
+    stems = {stem_of(file) for file in listing.pictures} if nothing_known and left else set()
+    known = (d.name for d in all_dialects() if d.per_picture and ".json" in d.suffixes)
+    layouts = f"of no layout that is known ({', '.join(known)}; see docs/sources.md)"
     for file in left:
         message = f"{shown(file.key)}: not a picture, by its ending; skipped"
+        if file.relative.lower().endswith(".json") and stem_of(file) in stems:
+            message = f"{shown(file.key)}: beside a picture of its name, but {layouts}; skipped"
         yield Problem("not-a-picture", message)
     if found.listing is None or found.listing is listing:
         return
@@ -353,8 +389,8 @@ def _passed_over(listing: Listing, found: Found) -> Iterator[Problem]:
         if os.fspath(file.path) not in used and os.path.realpath(file.path) not in among:
             message = f"{shown(file.path)}: not read as {found.dialect.name}; skipped"
             yield Problem("not-an-annotation", message)
-    known = set(listing.problems)
-    yield from (p for p in found.listing.problems if p.kind != "hidden-files" and p not in known)
+    told = set(listing.problems)
+    yield from (p for p in found.listing.problems if p.kind != "hidden-files" and p not in told)
 
 
 def _describe(root: Path, listing: Listing, found: Found, matches: Matches) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw, UnusableAnnotationError
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
+from ocrstore.sources.validate import box_region_points
+from ocrstore.sources.words import tagged_ignored
 
 _LISTS = ("annotations", "objects", "boxes", "words")
 _TEXTS = ("text", "utf8_string", "transcription", "label", "word")
 _POINTS = ("polygon", "points", "segmentation", "quad", "poly")
-_IGNORED = ("ignore", "ignored", "iscrowd", "difficult")
+_IGNORED = ("ignore", "ignored", "iscrowd", "difficult", "illegibility")
 
 
 @register
@@ -34,7 +36,7 @@ class WebDataset(Dialect):
         if isinstance(record.get("polygons"), list):
             return True
         rows = _rows(record)
-        return bool(rows) and isinstance(rows[0], dict) and _place(rows[0]) is not None
+        return bool(rows) and isinstance(rows[0], dict) and _has_place(rows[0])
 
     def key(self, entry: Entry) -> str | None:
         """Return the sample's own key, which the export wrote."""
@@ -50,18 +52,23 @@ class WebDataset(Dialect):
         polygons = record.get("polygons")
         if isinstance(polygons, list):
             parts = [
-                _list(record, name, len(polygons)) for name in ("texts", "ignored", "languages")
+                _list(record, name, len(polygons), entry.where)
+                for name in ("texts", "ignored", "languages")
             ]
             for points, text, ignored, language in zip(polygons, *parts, strict=True):
                 yield Region(points, text, ignored, language)
             return
-        for row in _rows(record):
-            if not isinstance(row, dict) or _place(row) is None:
+        for at, row in enumerate(_rows(record)):
+            place = _place(row) if isinstance(row, dict) else None
+            if place is None:
                 yield Flaw("missing-key", f"{entry.where}: a box without points or bbox")
-                continue
-            text = next((row[name] for name in _TEXTS if name in row), None)
-            ignored = next((row[name] for name in _IGNORED if name in row), False)
-            yield Region(_place(row), text, bool(ignored), row.get("language"))
+            elif isinstance(place, str):
+                yield Flaw("bad-box", f"{entry.where}, region {at}: {place}; left out")
+            else:
+                text = next((row[name] for name in _TEXTS if name in row), None)
+                ignored = next((row[name] for name in _IGNORED if name in row), False)
+                ignored = tagged_ignored(row) or bool(ignored)
+                yield Region(place, text, ignored, row.get("language"))
 
 
 def _record(entry: Entry) -> Mapping[str, Any]:
@@ -77,15 +84,26 @@ def _rows(record: Mapping[str, Any]) -> list[Any]:
     return next(found, [])
 
 
-def _list(record: Mapping[str, Any], name: str, count: int) -> list[Any]:
+def _list(record: Mapping[str, Any], name: str, count: int, where: str) -> list[Any]:
     given = record.get(name)
-    if isinstance(given, list) and len(given) == count:
-        return given
-    return [None if name != "ignored" else False] * count
+    if not isinstance(given, list):
+        return [None] * count
+    if len(given) != count:
+        message = f"{where}: {count} polygons, but {len(given)} {name}"
+        raise UnusableAnnotationError("bad-structure", message)
+    return given
 
 
-def _place(row: Mapping[str, Any]) -> object:
-    """Return the points of a box; None if it has none."""
+def _has_place(row: Mapping[str, Any]) -> bool:
+    """Return whether a box looks like one of this dialect: with points, or four numbers."""
+    box = row.get("bbox", row.get("box"))
+    return isinstance(_place(row), list) or (
+        isinstance(box, list) and len(box) == 4 and all(isinstance(v, int | float) for v in box)
+    )
+
+
+def _place(row: Mapping[str, Any]) -> list[Any] | str | None:
+    """Return the points of a box, or what is wrong with it; None if it has none."""
     for name in _POINTS:
         points = row.get(name)
         if isinstance(points, list) and points:
@@ -93,7 +111,4 @@ def _place(row: Mapping[str, Any]) -> object:
             nested = isinstance(points[0], list) and len(points[0]) > 2
             return points[0] if nested else points
     box = row.get("bbox", row.get("box"))
-    if isinstance(box, list) and len(box) == 4 and all(isinstance(v, int | float) for v in box):
-        x, y, width, height = box
-        return [x, y, x + width, y, x + width, y + height, x, y + height]
-    return None
+    return None if box is None else box_region_points(box, sides=True)

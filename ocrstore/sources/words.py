@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ocrstore.sources.annotation_file import AnnotationFile, Flaw
 from ocrstore.sources.dialect import Dialect, Entry, Region, register
@@ -41,12 +42,10 @@ class Words(Dialect):
             if isinstance(points, Flaw):
                 yield points
                 continue
-            tags = [*_tags(word.get("tags")), *_tags(word.get("word_tags"))]
-            tagged = not _IGNORE_TAGS.isdisjoint(tags)
             yield Region(
                 points,
                 word.get("transcription"),
-                ignored=True if tagged else word.get("illegibility"),
+                ignored=True if tagged_ignored(word) else word.get("illegibility"),
                 language=word.get("language"),
             )
 
@@ -55,6 +54,11 @@ class Words(Dialect):
         record = entry.record
         said = record.get("polygons_frame") if isinstance(record, dict) else None
         return said if said in ("raw", "upright") else None
+
+
+def tagged_ignored(word: Mapping[str, Any]) -> bool:
+    """Return whether a word has a tag that makes it ignored."""
+    return not _IGNORE_TAGS.isdisjoint([*_tags(word.get("tags")), *_tags(word.get("word_tags"))])
 
 
 def _tags(value: object) -> list[str]:

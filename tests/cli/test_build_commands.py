@@ -8,6 +8,8 @@ import sys
 
 import cv2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import ocrstore
@@ -362,12 +364,37 @@ def test_a_dialect_of_ones_own(images, run, tmp_path, monkeypatch):
     code, _, error = run(*command, "--format", "ocrown:Own")
     assert code == 0, error
     assert ocrstore.open(tmp_path / "a.ocrs").attributes(0)["polygons"] == [[7, 7, 27, 7, 27, 27]]
+    unregister("own")  # as in a process of its own
+    verify = ("verify", tmp_path / "a.ocrs", "--source", images, "--workers", 0)
+    code, out, error = run(*verify, *command[2:4], "--format", "ocrown:Own")
+    assert code == 0 and "3 of 3 samples" in out, error
     code, _, error = run(*command, "--format", "ocrown:Region")
     assert code == 2 and "no subclass" in error
     code, _, error = run(*command, "--format", "nowhere:Own")
     assert code == 2 and "cannot be imported" in error
     code, _, error = run(*command, "--format", "xyz")
     assert code == 2 and "'xyz' is none of" in error
+
+
+def test_verify_takes_the_columns_map(images, run, tmp_path):
+    """A store that was built with --columns-map can be compared with its source."""
+    rows = [
+        {"scan": path.read_bytes(), "regions": [{"where": [5.0, 5, 50, 20], "text": path.stem}]}
+        for path in sorted(images.iterdir())
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "odd.parquet")
+    names = ("--columns-map", "image=scan", "--columns-map", "objects=regions")
+    names += ("--columns-map", "bbox=where")
+    store = tmp_path / "a.ocrs"
+    code, _, error = run("build", tmp_path / "odd.parquet", "--out", store, "--size", 64, *names)
+    assert code == 0, error
+    verify = ("verify", store, "--source", tmp_path / "odd.parquet", "--workers", 0)
+    code, out, _ = run(*verify, *names)
+    assert code == 0 and "3 of 3 samples derived again" in out
+    code, _, error = run(*verify)
+    assert code != 0 and "--columns-map image=NAME" in error
+    code, _, error = run("verify", store, *names)
+    assert code == 2 and "require --source" in error
 
 
 def test_nothing_to_learn_from(images, run, tmp_path):

@@ -411,6 +411,83 @@ def test_webdataset_keys_and_forms(tmp_path):
     assert [s.polygons[0].ignored for s in source] == [False, True, True]
 
 
+BOXES = [[10.0, 10, 50, 20], [12.0, 40, 38, 15]]
+PLACED = [{"points": QUAD, "transcription": "x", "illegibility": False}]
+
+
+@pytest.mark.parametrize("count", [1, 3, 41])
+@pytest.mark.parametrize("place", ["tar", "folder"])
+def test_webdataset_of_words(tmp_path, make, count, place):
+    """The words of a picture in its own json are no list of pictures, as in the dialect art."""
+    ignored = {"points": QUAD, "transcription": "y", "illegibility": True}
+    masked = {"points": QUAD, "transcription": "z", "tags": ["masked"]}
+    record = {"words": [*PLACED, ignored, masked], "lines": PLACED}
+    root = make({f"{at:06d}.{end}": record if end == "json" else None
+                 for at in range(count) for end in ("png", "json")})  # fmt: skip
+    if place == "tar":
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            for path in sorted(root.iterdir()):
+                tar.add(path, path.name)
+        root = tmp_path / "a.tar"
+    source = open_source(root)
+    assert source.dialect == "webdataset" and len(source) == count and source.problems == ()
+    for sample in source:
+        found = [(p.points.ravel().tolist(), p.text, p.ignored) for p in sample.polygons]
+        assert found == [(QUAD, "x", False), (QUAD, "y", True), (QUAD, "z", True)]
+        assert not sample.problems
+
+
+def test_webdataset_in_a_folder_of_its_own(make):
+    """The same in a folder beside the pictures or one that is named."""
+    images = make({"a.png": None, "b.png": None})
+    gt = make({"a.json": {"words": PLACED}, "b.json": {"words": PLACED}}, into="gt")
+    for annotations in (None, gt):
+        source = open_source(images, annotations=annotations)
+        assert source.dialect == "webdataset" and all(sample.polygons for sample in source)
+
+
+def test_a_file_of_all_pictures_among_them(make):
+    """An ArT file whose name is that of no picture is not mistaken for one about a picture."""
+    images = make({"a.png": None, "train.json": {"a": PLACED}})
+    source = open_source(images)
+    assert source.dialect == "art" and source["a.png"].polygons[0].text == "x"
+
+
+def test_a_choice_names_webdataset(make):
+    """COCO in a json of each picture is refused, with the option that reads it."""
+    box = {"id": 1, "image_id": 1, "bbox": BOXES[0], "utf8_string": "x"}
+    record = {"images": [{"id": 1, "file_name": "other.png"}], "annotations": [box]}
+    images = make({"a.png": None, "b.png": None, "a.json": record, "b.json": record})
+    with pytest.raises(SourceError, match=r"2 answers.*coco.*--format webdataset"):
+        open_source(images)
+    source = open_source(images, format="webdataset")
+    assert [sample.polygons[0].text for sample in source] == ["x", "x"]
+
+
+@pytest.mark.parametrize("record", [BOXES, {"boxes": BOXES, "texts": ["a", "b"]}])
+def test_json_of_an_unknown_layout(make, record):
+    """The note says so and names the layouts; not for other names, nor with --format folder."""
+    images = make({"a.png": None, "a.json": record, "readme.json": {}})
+    source = open_source(images)
+    beside, other = source.problems
+    assert source.dialect == "folder" and not source["a.png"].annotated
+    assert beside.kind == other.kind == "not-a-picture"
+    assert "a.json: beside a picture of its name, but of no layout that is known" in beside.message
+    assert "funsd, labelme, rects, webdataset" in beside.message
+    assert "by its ending" in other.message
+    for problem in open_source(images, format="folder").problems:
+        assert "by its ending" in problem.message
+
+
+def test_webdataset_lists_of_different_lengths(make):
+    """Texts that are fewer than the polygons are not dropped silently."""
+    record = {"polygons": [QUAD, QUAD], "texts": ["x"]}
+    (sample,) = open_source(make({"a.png": None, "a.json": record}))
+    assert not sample.annotated
+    (problem,) = sample.problems
+    assert problem.kind == "bad-structure" and "2 polygons, but 1 texts" in problem.message
+
+
 # ---- parquet ----
 
 
@@ -426,6 +503,165 @@ def test_columns_with_other_names(tmp_path):
     assert sample.polygons[0].text == "x" and sample.key == "a-0000000"
     with pytest.raises(SourceError, match="'colour' is none of"):
         open_source(tmp_path / "a.parquet", columns_map={"colour": "x"})
+
+
+BOTH = [QUAD, [12.0, 40, 50, 40, 50, 55, 12, 55]]
+
+
+def table(tmp_path, *records, schema=None, **columns):
+    """Write a parquet file with a picture in each row; return its path."""
+    rows = [{"image": picture(0), **record} for record in records or [columns]]
+    pq.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "a.parquet")
+    return tmp_path / "a.parquet"
+
+
+def found(path, names=None):
+    """Return polygons, texts and kinds of problems of the only picture."""
+    (sample,) = open_source(path, columns_map=names)
+    assert sample.annotated
+    polygons = [polygon.points.ravel().tolist() for polygon in sample.polygons]
+    return polygons, [p.text for p in sample.polygons], [p.kind for p in sample.problems]
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ({"bboxes": BOXES, "words": ["a", "b"]}, None),
+        ({"bbox": BOXES, "texts": ["a", "b"], "width": 4}, None),
+        ({"polygons": BOTH, "text": ["a", "b"], "objects": "[]"}, None),
+        ({"places": BOXES, "what": ["a", "b"]}, {"bbox": "places", "text": "what"}),
+        ({"annotations": {"bbox": BOXES, "words": ["a", "b"]}, "bboxes": []}, None),
+        ({"words": [{"box": BOXES[0], "text": "a"}, {"box": BOXES[1], "text": "b"}]}, None),
+        ({"annotation": "x", "objects": {"bbox": BOXES, "text": ["a", "b"]}}, None),
+    ],
+)
+def test_where_objects_are(tmp_path, columns, names):
+    """Lists as columns of their own, or a column of objects; a column that is none is no hurdle."""
+    assert found(table(tmp_path, **columns), names) == (BOTH, ["a", "b"], [])
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        ({"words": ["a", "b"]}, "'words' is list<.*string>, expected a struct of lists or a list"),
+        ({"objects": json.dumps([{"bbox": BOXES[0]}])}, "'objects' is string, expected"),
+        ({"annotations": [{"label": "a"}]}, "'annotations' is list<.*it has only label"),
+        ({"objects": {"bbox": BOXES, "text": "a"}}, "'objects' is struct<.*'text' is no list"),
+        ({"words": ["a"], "bbox": BOXES[0]}, "'words' is list<.*string>"),
+    ],
+)
+def test_a_column_that_is_no_objects(tmp_path, columns, kind):
+    """It is named with its type and what to do; the pictures alone can be had."""
+    path = table(tmp_path, **columns)
+    with pytest.raises(SourceError, match=f"a.parquet: the column {kind}.*--columns-map") as caught:
+        open_source(path)
+    assert "--format folder" in str(caught.value)
+    (sample,) = open_source(path, format="folder")
+    assert not sample.annotated
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"text": "txt"}, "text=txt: no such field of 'objects'; there are bbox, text"),
+        ({"ignore": "ign"}, "ignore=ign: no such field of 'objects'; there are bbox, text"),
+        ({"objects": "nope"}, "objects=nope: no such column; there are image, objects, n"),
+        ({"bbox": "nope"}, "bbox=nope: no such .*; there are image, objects, n, objects.bbox, obj"),
+        ({"bbox": "n"}, "bbox=n: the column is int64, expected a list of lists"),
+        ({"image": "nope"}, "image=nope: no such column; there are image"),
+        ({"key": "nope"}, "key=nope: no such column; there are image"),
+        ({"objects": "n"}, "the column 'n' is int64, expected a struct of lists"),
+    ],
+)
+def test_a_name_that_is_not_there(tmp_path, names, message):
+    """A wrong name in `columns_map` is an error that lists what there is."""
+    path = table(tmp_path, objects={"bbox": BOXES, "text": ["a", "b"]}, n=3)
+    with pytest.raises(SourceError, match=message):
+        open_source(path, columns_map=names)
+
+
+def test_texts_without_places(tmp_path):
+    """A name for texts alone is an error, too: nothing would be read."""
+    with pytest.raises(SourceError, match=r"text=what: no column has the places.*bbox=NAME"):
+        open_source(table(tmp_path, what=["a"]), columns_map={"text": "what"})
+
+
+def test_columns_map_is_for_parquet(folder):
+    """With another source it is an error."""
+    with pytest.raises(SourceError, match=r"text=x names columns of parquet files, but it is neit"):
+        open_source(folder, columns_map={"text": "x"})
+    source = make("parquet", folder)
+    with pytest.raises(SourceError, match="with --annotations no parquet file is read"):
+        open_source(source, annotations=folder, columns_map={"text": "text"})
+
+
+def test_columns_that_are_not_known(tmp_path):
+    """Without any annotation the description lists the other columns; with one it does not."""
+    path = table(tmp_path, key="a.jpg", regions=[{"bbox": BOXES[0]}], n=3)
+    source = open_source(path)
+    assert "0 annotated; columns that are not known: regions, n (" in source.description
+    assert "--columns-map objects=NAME" in source.description
+    names = {"objects": "regions"}
+    assert open_source(path, columns_map=names).description.endswith("1 annotated")
+
+
+def test_no_annotation_and_no_text(tmp_path):
+    """A null is not annotated, an empty list is a picture without text."""
+    boxes = pa.list_(pa.list_(pa.float64()))
+    lists = {"image": pa.binary(), "bboxes": boxes, "words": pa.list_(pa.string())}
+    nested = pa.struct({"bbox": boxes, "text": pa.list_(pa.string())})
+    rows = [
+        ({"bboxes": None, "words": None}, {"objects": None}),
+        ({"bboxes": None, "words": []}, {"objects": None}),
+        ({"bboxes": [], "words": []}, {"objects": {"bbox": [], "text": []}}),
+    ]
+    for at, schema in enumerate((lists, {"image": pa.binary(), "objects": nested})):
+        path = table(tmp_path, *(row[at] for row in rows), schema=pa.schema(schema))
+        assert [sample.annotated for sample in open_source(path)] == [False, False, True]
+    path = table(tmp_path, {"objects": None})  # of Arrow's type null
+    assert open_source(path).description.endswith(" 0 annotated")
+
+
+@pytest.mark.parametrize("box", [[1.0, 2.0, -30.0, 40.0], [1.0, 2.0, 3.0], []])
+@pytest.mark.parametrize("form", ["column", "struct", "list", "webdataset", "annotations"])
+def test_bad_boxes(tmp_path, make, form, box):
+    """A negative side, or not four numbers: `bad-box`, and the other boxes stay."""
+    boxes, texts = [BOXES[0], box], ["a", "b"]
+    rows = [{"bbox": one, "text": text} for one, text in zip(boxes, texts)]
+    if form in ("webdataset", "annotations"):
+        name = "words" if form == "webdataset" else form
+        path = make({"a.png": None, "a.json": {name: rows}})
+    else:
+        record = {
+            "column": {"bboxes": boxes, "words": texts},
+            "struct": {"objects": {"bbox": boxes, "text": texts}},
+            "list": {"objects": rows},
+        }[form]
+        path = table(tmp_path, **record)
+    (sample,) = open_source(path)
+    assert [p.points.ravel().tolist() for p in sample.polygons] == [QUAD]
+    (problem,) = sample.problems
+    wrong = "has no negative width or height" if len(box) == 4 else "is four numbers"
+    assert problem.kind == "bad-box" and problem.message.startswith("a.")
+    assert f"region 1: a box {wrong}, found {box}; left out" in problem.message
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"bboxes": BOXES, "words": ["a"]},
+        {"objects": {"bbox": BOXES, "text": ["a"]}},
+        {"objects": {"bbox": BOXES, "text": ["a", "b"], "ignore": [True]}},
+        {"bboxes": None, "words": ["a", "b"]},
+    ],
+)
+def test_lists_of_different_lengths(tmp_path, columns):
+    """Nobody knows which text belongs to which box: the annotation is left out."""
+    (sample,) = open_source(table(tmp_path, **columns))
+    assert not sample.annotated
+    (problem,) = sample.problems
+    assert problem.kind == "bad-structure" and "lists of different lengths: bbox" in problem.message
+    assert "left out" in problem.message
 
 
 def test_an_index_among_pictures_is_no_source(folder):
