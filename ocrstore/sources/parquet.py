@@ -286,7 +286,17 @@ def _find_lists(
                 f"{shown(file)}: --columns-map {role}={shown(name)}: the column is "
                 f"{_type(columns[name])}, expected {wanted}, with an item for each object"
             )
-    return _Objects(None, picked) if picked.keys() & set(_PLACES) else None
+    if not picked.keys() & set(_PLACES):
+        return None
+    if "segmentation" not in picked and "bbox" not in chosen:
+        # in columns of their own, corners (x1, y1, x2, y2) are as usual as sides
+        name = shown(picked["bbox"])
+        raise SourceError(
+            f"{shown(file)}: the column {name!r} has boxes. If they are x, y, width, height, "
+            f"confirm it with --columns-map bbox={name}; else convert them. --format folder takes "
+            "the pictures alone"
+        )
+    return _Objects(None, picked)
 
 
 def _fields(kind: Any) -> dict[str, Any] | None:

@@ -526,8 +526,8 @@ def found(path, names=None):
 @pytest.mark.parametrize(
     ("columns", "names"),
     [
-        ({"bboxes": BOXES, "words": ["a", "b"]}, None),
-        ({"bbox": BOXES, "texts": ["a", "b"], "width": 4}, None),
+        ({"bboxes": BOXES, "words": ["a", "b"]}, {"bbox": "bboxes"}),
+        ({"bbox": BOXES, "texts": ["a", "b"], "width": 4}, {"bbox": "bbox"}),
         ({"polygons": BOTH, "text": ["a", "b"], "objects": "[]"}, None),
         ({"places": BOXES, "what": ["a", "b"]}, {"bbox": "places", "text": "what"}),
         ({"annotations": {"bbox": BOXES, "words": ["a", "b"]}, "bboxes": []}, None),
@@ -580,6 +580,13 @@ def test_a_name_that_is_not_there(tmp_path, names, message):
         open_source(path, columns_map=names)
 
 
+def test_boxes_in_columns_of_their_own_are_confirmed(tmp_path):
+    """They may be corners as well: nothing is guessed."""
+    path = table(tmp_path, bboxes=BOXES, words=["a", "b"])
+    with pytest.raises(SourceError, match=r"'bboxes' has boxes.*--columns-map bbox=bboxes; else"):
+        open_source(path)
+
+
 def test_texts_without_places(tmp_path):
     """A name for texts alone is an error, too: nothing would be read."""
     with pytest.raises(SourceError, match=r"text=what: no column has the places.*bbox=NAME"):
@@ -617,7 +624,9 @@ def test_no_annotation_and_no_text(tmp_path):
     ]
     for at, schema in enumerate((lists, {"image": pa.binary(), "objects": nested})):
         path = table(tmp_path, *(row[at] for row in rows), schema=pa.schema(schema))
-        assert [sample.annotated for sample in open_source(path)] == [False, False, True]
+        names = {} if at else {"bbox": "bboxes"}
+        source = open_source(path, columns_map=names)
+        assert [sample.annotated for sample in source] == [False, False, True]
     path = table(tmp_path, {"objects": None})  # of Arrow's type null
     assert open_source(path).description.endswith(" 0 annotated")
 
@@ -638,7 +647,8 @@ def test_bad_boxes(tmp_path, make, form, box):
             "list": {"objects": rows},
         }[form]
         path = table(tmp_path, **record)
-    (sample,) = open_source(path)
+    names = {"bbox": "bboxes"} if form == "column" else None
+    (sample,) = open_source(path, columns_map=names)
     assert [p.points.ravel().tolist() for p in sample.polygons] == [QUAD]
     (problem,) = sample.problems
     wrong = "has no negative width or height" if len(box) == 4 else "is four numbers"
@@ -657,7 +667,8 @@ def test_bad_boxes(tmp_path, make, form, box):
 )
 def test_lists_of_different_lengths(tmp_path, columns):
     """Nobody knows which text belongs to which box: the annotation is left out."""
-    (sample,) = open_source(table(tmp_path, **columns))
+    names = {"bbox": "bboxes"} if "bboxes" in columns else None
+    (sample,) = open_source(table(tmp_path, **columns), columns_map=names)
     assert not sample.annotated
     (problem,) = sample.problems
     assert problem.kind == "bad-structure" and "lists of different lengths: bbox" in problem.message
