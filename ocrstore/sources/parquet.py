@@ -7,8 +7,10 @@ columns of their own.
 
 from __future__ import annotations
 
+import glob
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +36,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "language": ("language", "languages"),
 }
 """The columns and fields that are looked for, the first that is there counts."""
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.parquet", re.IGNORECASE)
+"""Hugging Face: the split, which shard, of how many."""
 _PLACES = ("segmentation", "bbox")
 _FIELDS = (*_PLACES, "text", "ignore", "language")
 _EXPECTED = "a struct of lists or a list of structs with segmentation or bbox, and text"
@@ -95,16 +99,28 @@ def _column(file: Path, column: str, group: int, mtime_ns: int) -> Any:
 
 
 def find_parquet(place: Path) -> list[Path]:
-    """Return the parquet files of a file or a folder (Hugging Face: in `data/`).
+    """Return the parquet files of a file, a pattern or a folder (Hugging Face: in `data/`).
 
     None of a folder that has pictures as well: there they are something else, such as an index.
+
+    Raises:
+        SourceError: A folder has the files of several splits.
     """
     if place.is_file():
         return [place] if place.suffix.lower() == ".parquet" else []
+    if glob.has_magic(str(place)) and place.suffix.lower() == ".parquet":
+        return sorted(map(Path, glob.glob(str(place))))  # noqa: PTH207  # absolute patterns, too
     if place.is_dir() and any(is_picture_name(path.name) for path in place.iterdir()):
         return []
-    found = sorted(path for path in place.glob("*.parquet"))
-    return found or sorted(path for path in place.glob("data/*.parquet"))
+    found = sorted(place.glob("*.parquet")) or sorted(place.glob("data/*.parquet"))
+    splits = {match[1] for path in found if (match := _SHARD.fullmatch(path.name))}
+    if len(splits) > 1:
+        listed = ", ".join(map(shown, sorted(splits)))
+        first = shown(found[0].with_name(f"{min(splits)}-*.parquet"))
+        raise SourceError(
+            f'{shown(place)}: has the splits {listed}; build one at a time, for example "{first}"'
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -741,3 +741,16 @@ def test_wrong_samples(samples, message, tmp_path):
     with pytest.raises(SourceError, match=message):
         ocrstore.build(samples, tmp_path / "a.ocrs", workers=0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_split_at_a_time(tmp_path):
+    """Files of several splits are no source together; a pattern chooses one."""
+    (tmp_path / "data").mkdir()
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
+        rows = [{"image": picture(0), "key": f"{name}.jpg"}]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data" / f"{name}.parquet")
+    with pytest.raises(SourceError, match=r'splits test, train; .*/data/test-\*\.parquet"'):
+        open_source(tmp_path)
+    assert len(open_source(tmp_path / "data" / "train-*.parquet")) == 2
+    with pytest.raises(SourceError, match="valid-"):
+        open_source(tmp_path / "data" / "valid-*.parquet")
