@@ -147,6 +147,78 @@ def test_include_exclude_and_share(folder, tmp_path):
     assert sorted(parts) == sorted(NAMES)
 
 
+# ---- lists ----
+
+
+def listed(folder, annotation):
+    """Write a list whose lines name annotations after a pattern; return it."""
+    lines = [f"images/{name}\t{annotation.format(name.rpartition('.')[0])}" for name in NAMES]
+    (folder.parent / "all.lst").write_text("\n".join(lines))
+    return folder.parent / "all.lst"
+
+
+def test_annotations_of_a_list_that_are_missing(folder, tmp_path):
+    """Each is a loss that names line and path as given; so is a single one of several."""
+    out = tmp_path / "a.ocrs"
+    report = ocrstore.build(listed(folder, "no/{}.txt"), out, size=64, workers=0)
+    lost = [p for p in report.problems if p.kind == "listed-file-missing"]
+    assert not report.ok and report.samples == 3
+    assert lost[1].message == "all.lst line 2: no file no/sub/b.txt"
+    assert [p.key for p in lost] == [f"images/{name}" for name in NAMES]
+    assert "not-a-picture" not in {p.kind for p in report.problems}
+    (folder / "a.txt").unlink()
+    source = open_source(listed(folder, "images/{}.txt"))
+    assert [(p.kind, p.message) for p in source.problems] == [
+        ("listed-file-missing", "all.lst line 1: no file images/a.txt")
+    ]
+    assert source.dialect == "icdar"
+    # they are of no interest where their pictures are left out
+    assert open_source(listed(folder, "images/{}.txt"), exclude=["images/a*"]).problems == ()
+    assert source.only({"images/sub/b.png"}).problems == ()
+
+
+def test_annotations_of_a_list_that_are_not_read(folder):
+    """By their ending, by their content, or as another dialect: the path of the list is named."""
+
+    def lost(**options):
+        source = open_source(folder.parent / "all.lst", **options)
+        assert {p.kind for p in source.problems} <= {"unreadable-annotation"}
+        return [p.message for p in source.problems]
+
+    for path in folder.rglob("*.txt"):
+        path.with_suffix(".odd").write_text(LINE)
+        path.with_suffix(".csv").write_text("nothing\n")
+        path.unlink()
+    listed(folder, "images/{}.odd")
+    assert len(lost()) == 3 and lost(format="folder") == []
+    assert lost()[0].startswith("images/a.odd: no dialect reads files that end in .odd")
+    assert "--format MODULE:CLASS" in lost()[0]
+    listed(folder, "images/{}.csv")
+    assert lost()[0] == "images/a.csv: no dialect recognises it; name its dialect with --format"
+    source = open_source(folder.parent / "all.lst", format="icdar")
+    assert source["images/a.jpg"].problems[0].message.startswith("images/a.csv line 1")
+    for path in folder.rglob("*.csv"):
+        path.write_text(LINE)
+    (folder / "a.xml").write_text("<a/>")
+    file = listed(folder, "images/{}.csv")
+    file.write_text(file.read_text().replace("a.csv", "a.xml"))
+    assert lost() == [
+        "images/a.xml: not read as icdar; the annotations of a list are of one dialect"
+    ]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xd8\xff\xe0" + b"x" * 5000, b"ok.jpg\nx\0y\n"])
+def test_a_file_that_is_no_list(tmp_path, content):
+    """The line is named, and what is expected; a missing list is said to be missing."""
+    (tmp_path / "x.lst").write_bytes(content)
+    with pytest.raises(SourceError, match=r"x\.lst line [12]: not a path .*expected a text file"):
+        open_source(tmp_path / "x.lst")
+    with pytest.raises(SourceError, match=r"nosuch\.lst: no such list"):
+        open_source(tmp_path / "nosuch.lst")
+    with pytest.raises(SourceError, match=r"nosuch\.parquet: no such parquet file"):
+        open_source(tmp_path / "nosuch.parquet")
+
+
 # ---- hostile archives ----
 
 
