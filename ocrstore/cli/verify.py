@@ -20,6 +20,8 @@ from ocrstore.cli.console import (
     progress_bar,
     shown,
 )
+from ocrstore.cli.options import DialectName
+from ocrstore.cli.transfer import SourcePlace
 
 if TYPE_CHECKING:
     from ocrstore.building.check_source import SourceCheck
@@ -39,8 +41,8 @@ _SHOWN = 20
     "--stored-only", is_flag=True, help="With --source: pictures that are not stored are fine."
 )
 @click.option("--sample", type=click.IntRange(1), help="With --source: compare only N samples.")
-@click.option("--annotations", type=click.Path(exists=True, path_type=Path), help="As in build.")
-@click.option("--format", "format_", help="As in build.")
+@click.option("--annotations", type=SourcePlace(exists=True, path_type=Path), help="As in build.")
+@click.option("--format", "format_", type=DialectName(), help="As in build.")
 @click.option("--include", multiple=True, metavar="PATTERN", help="As in build.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="As in build.")
 @allow_module_option

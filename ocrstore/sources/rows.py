@@ -25,5 +25,11 @@ class RowDialect(Dialect):
     def regions(self, entry: Entry) -> Iterable[Region | Flaw]:
         """Yield the regions."""
         assert isinstance(entry.record, list)
-        for points, text, ignored, language in entry.record:
-            yield Region(points, text, ignored, language)
+        for position, (points, text, ignored, language) in enumerate(entry.record):
+            flaws: tuple[Flaw, ...] = ()
+            if isinstance(ignored, str):  # "no" would be true elsewhere in Python
+                message = f"the ignore flag is the text {ignored!a}, not True or False"
+                where = f"{entry.where}, region {position}"
+                flaws = (Flaw("bad-flag", f"{where}: {message}; taken as false"),)
+                ignored = False
+            yield Region(points, text, ignored, language, flaws)

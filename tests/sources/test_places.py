@@ -1,5 +1,6 @@
 """Sources other than folders: archives, lists, tables, Python. Each gives what a folder gives."""
 
+import dataclasses
 import io
 import json
 import os
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ocrstore
-from ocrstore.errors import SourceError
+from ocrstore.errors import SchemaError, SourceError
 from ocrstore.sources import open_source
 from ocrstore.sources.archives import expand
 
@@ -398,6 +399,11 @@ def test_paths_from_python(folder, tmp_path):
         ([ocrstore.SourceSample("a", np.zeros((4, 4), np.uint8))], "shape"),
         ([ocrstore.SourceSample("a", b"x", polygons=[QUAD], texts=[])], "1 polygons, but 0 texts"),
         ([ocrstore.SourceSample("a", picture(1), attributes={"width": 3})], "of ocrstore's own"),
+        ([ocrstore.SourceSample("a", b"x", texts=["A"])], "a: no polygons, but 1 texts"),
+        (
+            [ocrstore.SourceSample(k, b"x", attributes={"n": v}) for k, v in zip("abc", (1, 2, "x"))],
+            "'n' of sample c is 'x', of a 1",
+        ),
     ],
 )
 def test_wrong_samples(samples, message, tmp_path):
@@ -405,3 +411,66 @@ def test_wrong_samples(samples, message, tmp_path):
     with pytest.raises(SourceError, match=message):
         ocrstore.build(samples, tmp_path / "a.ocrs", workers=0)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"include": ["a*"]},
+        {"annotations": "gt", "format": "icdar"},
+        {"exclude": ["a*"], "columns_map": {"text": "label"}},
+    ],
+)
+def test_options_that_samples_do_not_take(tmp_path, options):
+    """They are named, before a sample is taken; verifying refuses the same."""
+    words = ", ".join(options)
+    with pytest.raises(SchemaError, match=f"{words}: not with samples from Python"):
+        ocrstore.build(iter([1]), tmp_path / "a.ocrs", **options)
+    assert list(tmp_path.iterdir()) == []
+    ocrstore.build(given("bytes"), tmp_path / "a.ocrs", size=64, workers=0)
+    with pytest.raises(SchemaError, match=words):
+        ocrstore.verify(tmp_path / "a.ocrs", source=iter([1]), **options)
+
+
+def test_arrays_as_annotations(tmp_path):
+    """Polygons, flags and texts may be arrays, empty ones too: a picture without text."""
+    quads = np.array([QUAD, QUAD]).reshape(2, 4, 2)
+    flags, words = np.array([True, False]), np.array(["a", "b"])
+    samples = [
+        ocrstore.SourceSample("a.jpg", picture(0), quads, words, flags),
+        ocrstore.SourceSample("b.png", picture(1), quads[:0], texts=[]),
+        ocrstore.SourceSample("c.jpg", picture(2), [[[1, 2], [3, 4], [5]]]),
+    ]
+    report = ocrstore.build(samples, tmp_path / "a.ocrs", size=64, workers=0)
+    assert {problem.kind for problem in report.problems} == {"odd-coordinates"}
+    with ocrstore.open(tmp_path / "a.ocrs") as store:
+        one, other = store.attributes(0), store.attributes(1)
+    assert one["polygons"] == [QUAD, QUAD] and one["texts"] == ["a", "b"]
+    assert one["ignored"] == [True, False]
+    assert other["annotated"] and other["polygons"] == []
+
+
+def test_what_is_wrong_with_samples_is_named(tmp_path):
+    """A path that does not exist, and a flag that is a text; bytes have no name that is wrong."""
+    gone = tmp_path / "none.jpg"
+    samples = [
+        ocrstore.SourceSample("a", picture(0), [QUAD], ignored=["no"]),
+        ocrstore.SourceSample("b", gone),
+    ]
+    report = ocrstore.build(samples, tmp_path / "a.ocrs", size=64, workers=0)
+    found = {problem.kind: problem for problem in report.problems}
+    assert set(found) == {"bad-flag", "vanished"}
+    assert str(gone) in found["vanished"].message and "does not exist" in found["vanished"].message
+    assert found["vanished"].key == "b" and "the text 'no'" in found["bad-flag"].message
+
+
+@pytest.mark.parametrize("kind", ["bytes", "array"])
+def test_samples_are_verified(tmp_path, kind):
+    """A store is compared with its samples again, iterated once; a change is found."""
+    out = tmp_path / "a.ocrs"
+    ocrstore.build(given(kind), out, size=64, workers=0)
+    assert ocrstore.verify(out, source=given(kind), workers=0).ok
+    others = [dataclasses.replace(sample, texts=["Total", "new"]) for sample in given(kind)]
+    check = ocrstore.verify(out, source=others, workers=0)
+    assert len(check.findings) >= 3 and "texts" in check.findings[0].message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ocrs"]
