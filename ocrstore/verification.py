@@ -126,8 +126,8 @@ def verify(
 
     Args:
         path: The store, or a data set of many stores: each shard is compared with the catalog, too.
-        source: The pictures or samples, as for `build`. Every sample is derived from them again and compared
-            bit by bit with the store, instead of checking the file.
+        source: The pictures or samples, as for `build`. Every sample is derived from them again and
+            compared bit by bit with the store, instead of checking the file.
         quick: Compare rows with their hashes only, and decode nothing.
         annotations: With `source`, as in `build`; so are `format`, `include`, `exclude`,
             `columns_map`, `maps`, `targets`, `allow_modules` and `workers`.

@@ -87,8 +87,8 @@ def check_source(
     Args:
         path: The store.
         images: The source, or the samples from Python, whose bytes and arrays are kept in the
-            folder for temporary files meanwhile; `annotations`, `format`, `include`, `exclude`, `columns_map`, `maps`,
-            `targets`, `allow_modules` and `workers` as in `build`.
+            folder for temporary files meanwhile; `annotations`, `format`, `include`, `exclude`,
+            `columns_map`, `maps`, `targets`, `allow_modules` and `workers` as in `build`.
         stored_only: Pictures of the source that are not in the store are no findings.
         sample: Compare only so many samples, chosen at random, the same each time.
         progress: Called with (done, total) after each sample.

@@ -321,9 +321,7 @@ def _formats(store: Store) -> set[str | None]:
     """Return the formats of a store's pictures; all of them if some names do not tell."""
     problems = AnnotationReader(store).problems()
     found = {format_by_name(key) for key in store.keys}
-    if None in found or any(
-        line.startswith("mislabelled") for lines in problems for line in lines
-    ):
+    if None in found or any(line.startswith("mislabelled") for lines in problems for line in lines):
         return set(DECODER_FAMILIES)
     return found
 

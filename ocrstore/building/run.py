@@ -107,8 +107,9 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
         WorkerDiedError: A worker process was killed. Finished row groups are kept.
     """
     if plan.mistaken:
+        remedy = "--force --drop-annotations" if plan.loses else "--force"
         raise StoreExistsError(
-            f"{plan.target}: {plan.mistaken} Nothing was changed; use --force to replace the store"
+            f"{plan.target}: {plan.mistaken} Nothing was changed; use {remedy} to replace the store"
         )
     if plan.loses:
         raise StoreExistsError(
@@ -572,8 +573,8 @@ def _no_common_type(source: Source, name: str, exc: Exception) -> str:
             pa.array([first[1], value])
         except (pa.ArrowException, OverflowError, TypeError) as own:
             return (
-                f"attributes: {name!r} of sample {shown(key)} is {ascii(value):.60}, of "
-                f"{shown(first[0])} {ascii(first[1]):.60}: {own}; values have to be of one type"
+                f"attributes: {name!r} of sample {shown(key)} is {value!a:.60}, of "
+                f"{shown(first[0])} {first[1]!a:.60}: {own}; values have to be of one type"
             )
     return f"attributes: the values of {name!r} have no type in common: {exc}"
 

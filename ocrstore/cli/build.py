@@ -27,12 +27,7 @@ from ocrstore.cli.console import (
     print_json,
     shown,
 )
-from ocrstore.cli.options import (
-    recipe_options,
-    source_options,
-    stored_view,
-    wrong_source,
-)
+from ocrstore.cli.options import recipe_options, source_options, stored_view, wrong_source
 from ocrstore.cli.transfer import NewPlace, SourcePlace, build_and_push
 from ocrstore.errors import OCRStoreError
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
@@ -287,11 +282,7 @@ def _shard_part(_: click.Context, __: click.Parameter, value: str | None) -> tup
     is_flag=True,
     help="Write nothing; show what would be done, sizes in every codec, and what fits in memory.",
 )
-@click.option(
-    "--report",
-    type=TARGET,
-    help="Write the report to a JSON file.",
-)
+@click.option("--report", type=TARGET, help="Write the report to a JSON file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def build_command(
     source: Path,

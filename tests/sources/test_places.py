@@ -401,7 +401,10 @@ def test_paths_from_python(folder, tmp_path):
         ([ocrstore.SourceSample("a", picture(1), attributes={"width": 3})], "of ocrstore's own"),
         ([ocrstore.SourceSample("a", b"x", texts=["A"])], "a: no polygons, but 1 texts"),
         (
-            [ocrstore.SourceSample(k, b"x", attributes={"n": v}) for k, v in zip("abc", (1, 2, "x"))],
+            [
+                ocrstore.SourceSample(k, b"x", attributes={"n": v})
+                for k, v in zip("abc", (1, 2, "x"))
+            ],
             "'n' of sample c is 'x', of a 1",
         ),
     ],
