@@ -57,8 +57,8 @@ class SourceSample:
                     f"{shown(self.key)}: {found} polygons, but {len(given)} {name}; expected one "
                     "for each polygon"
                 )
-            values = [missing] * len(polygons) if given is None else list(given)
-            parts.append([v.item() if isinstance(v, np.generic) else v for v in values])
+            values: list[Any] = [missing] * len(polygons) if given is None else list(given)
+            parts.append([v.item() if hasattr(v, "item") else v for v in values])
         return list(zip(polygons, *parts, strict=True))
 
 
