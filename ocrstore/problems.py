@@ -84,7 +84,7 @@ SOURCE_KINDS: dict[str, Kind] = {
 
 BUILD_KINDS: dict[str, Kind] = {
     # pictures that are left out
-    "vanished": _lost("the picture was deleted during the build"),
+    "vanished": _lost("the picture's file does not exist, or was deleted during the build"),
     "unreadable": _lost("the picture's file cannot be read"),
     "changing": _lost("the picture's file changed each time it was read"),
     "bad-picture": _lost("empty, truncated, damaged, or not a picture at all"),

@@ -45,7 +45,7 @@ from ocrstore.store import Store, is_local_copy, local_path
 from ocrstore.stored_rows import decode_stored
 
 if TYPE_CHECKING:
-    from ocrstore.building.check_source import SourceCheck
+    from ocrstore.building.check_source import Pictures, SourceCheck
 
 _ATTEMPTS = 64
 _SHOWN = 20
@@ -95,7 +95,7 @@ def verify(
 def verify(
     path: StrPath,
     *,
-    source: StrPath,
+    source: Pictures,
     annotations: StrPath | None = None,
     format: str | None = None,
     include: Sequence[str] = (),
@@ -114,7 +114,7 @@ def verify(
 def verify(
     path: StrPath,
     *,
-    source: StrPath | None = None,
+    source: Pictures | None = None,
     quick: bool = False,
     progress: Progress | None = None,
     **options: Any,
@@ -126,8 +126,8 @@ def verify(
 
     Args:
         path: The store, or a data set of many stores: each shard is compared with the catalog, too.
-        source: The pictures, as for `build`. Every sample is derived from them again and compared
-            bit by bit with the store, instead of checking the file.
+        source: The pictures or samples, as for `build`. Every sample is derived from them again and
+            compared bit by bit with the store, instead of checking the file.
         quick: Compare rows with their hashes only, and decode nothing.
         annotations: With `source`, as in `build`; so are `format`, `include`, `exclude`,
             `columns_map`, `maps`, `targets`, `allow_modules` and `workers`.

@@ -36,7 +36,7 @@ from ocrstore.recipe import DEFAULT_PRESET, Recipe, read_recipe
 from ocrstore.schema import MAPS
 from ocrstore.sources import Source, open_source
 from ocrstore.sources.archives import is_archive
-from ocrstore.sources.given import SourceSample, collect
+from ocrstore.sources.given import SourceSample, collect, refuse_options
 from ocrstore.store import Store
 from ocrstore.targets import TargetFunction, give_targets
 from ocrstore.views import IMPORTED, View
@@ -85,7 +85,8 @@ def build(
 
     Args:
         images: A folder of pictures, an archive, a list file or parquet files (see `open_source`);
-            or any iterable of `SourceSample`, which is iterated once.
+            or any iterable of `SourceSample`, which is iterated once; then not with `annotations`,
+            `format`, `include`, `exclude` and `columns_map`.
         out: The store; with `shard_size` the folder of the data set.
         annotations: A file or a folder; searched beside the pictures by default.
         format: The annotations' dialect; detected by default.
@@ -115,7 +116,8 @@ def build(
         on_error: "skip" leaves out what cannot be used and reports it, "fail" stops there.
         force: Rebuild from scratch, ignoring the existing store and any interrupted build.
         drop_annotations: Remove the polygons of pictures for which the source has no annotation
-            now; without it that is an error if they are more than one, and more than 10 %.
+            now; without it that is an error if they are more than one and more than 10 %, or
+            if no picture would keep any.
         polygons_frame: The frame in which polygons of pictures with an EXIF rotation are: "raw" or
             "upright", or "auto", where the evidence of the whole source decides. Polygons that
             fit one of the two only are in that one. By default as the store was built, else
@@ -153,6 +155,13 @@ def build(
                 columns_map=columns_map,
             )
         else:
+            refuse_options(
+                annotations=annotations,
+                format=format,
+                include=include,
+                exclude=exclude,
+                columns_map=columns_map,
+            )
             source = collect(images, spool)
         plan, options = prepare(
             source if share is None else part_of(source, share),

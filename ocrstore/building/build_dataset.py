@@ -326,7 +326,10 @@ def execute_dataset(
     """
     started = time.perf_counter()
     if plan.mistaken or plan.loses:
-        remedy = "--force to replace it" if plan.mistaken else "--drop-annotations to remove them"
+        remedy = "--drop-annotations to remove them"
+        if plan.mistaken:
+            both = "--force --drop-annotations" if plan.loses else "--force"
+            remedy = f"{both} to replace it"
         raise StoreExistsError(
             f"{plan.target}: {plan.mistaken or plan.loses}. Nothing was changed; use {remedy}"
         )

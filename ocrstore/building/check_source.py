@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,10 +28,14 @@ from ocrstore.metadata import readable_build
 from ocrstore.pipeline import albumentations_version, permit_modules
 from ocrstore.problems import loses
 from ocrstore.sources import Source, open_source
+from ocrstore.sources.given import SourceSample, collect, refuse_options
 from ocrstore.store import Store
 from ocrstore.targets import TargetFunction, give_targets
 from ocrstore.verification import Finding
 from ocrstore.views import IMPORTED, View, built_views
+
+Pictures = StrPath | Iterable[SourceSample]
+"""A folder, an archive, a list, a table; or samples from Python."""
 
 # the modification time of a file is not part of its content
 _NOT_COMPARED = {"source_mtime_ns"}
@@ -56,7 +63,7 @@ class SourceCheck:
 
 def check_source(
     path: StrPath,
-    images: StrPath,
+    images: Pictures,
     *,
     annotations: StrPath | None = None,
     format: str | None = None,
@@ -79,8 +86,9 @@ def check_source(
 
     Args:
         path: The store.
-        images: The source; `annotations`, `format`, `include`, `exclude`, `columns_map`, `maps`,
-            `targets`, `allow_modules` and `workers` as in `build`.
+        images: The source, or the samples from Python, whose bytes and arrays are kept in the
+            folder for temporary files meanwhile; `annotations`, `format`, `include`, `exclude`,
+            `columns_map`, `maps`, `targets`, `allow_modules` and `workers` as in `build`.
         stored_only: Pictures of the source that are not in the store are no findings.
         sample: Compare only so many samples, chosen at random, the same each time.
         progress: Called with (done, total) after each sample.
@@ -94,21 +102,32 @@ def check_source(
     permit_modules(allow_modules)
     if targets is not None:
         give_targets(targets)
-    with Store(path) as store:
+    with Store(path) as store, ExitStack() as until_done:
         views = built_views(store)
         if not views:
             raise SchemaError(f"{path} was not built from pictures; it has no source")
         imported = any(v.recipe.map_algorithm.startswith(IMPORTED) for v in views)
         if imported and maps is None:
             raise SourceError(f"{path} was built with map files; give their folder with --maps")
-        source = open_source(
-            images,
-            annotations=annotations,
-            format=format,
-            include=include,
-            exclude=exclude,
-            columns_map=columns_map,
-        )
+        if isinstance(images, (str, os.PathLike)):
+            source = open_source(
+                images,
+                annotations=annotations,
+                format=format,
+                include=include,
+                exclude=exclude,
+                columns_map=columns_map,
+            )
+        else:
+            refuse_options(
+                annotations=annotations,
+                format=format,
+                include=include,
+                exclude=exclude,
+                columns_map=columns_map,
+            )
+            spool = until_done.enter_context(TemporaryDirectory(prefix="ocrstore-"))
+            source = collect(images, Path(spool) / "samples")
         result = SourceCheck(str(path), source.description, of=len(store))
         limit = max(DEFAULT_MAX_PIXELS, largest_picture(store))
         folder = Path(maps) if maps is not None else None
@@ -227,7 +246,7 @@ def _difference(stored: npt.NDArray[Any], live: npt.NDArray[Any]) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.tolist()
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _short(value: Any) -> str:

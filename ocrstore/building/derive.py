@@ -25,6 +25,7 @@ from ocrstore.decode import (
     EncodedPicture,
     TooManyPixelsError,
     decode,
+    format_by_name,
     open_picture,
 )
 from ocrstore.errors import DecodeError, SchemaError, SourceError
@@ -39,6 +40,7 @@ from ocrstore.geometry import (
     transform_points,
     turn_polygons,
 )
+from ocrstore.keys import shown
 from ocrstore.maps import MAX_POINTS, dbnet_maps
 from ocrstore.schema import IMAGE, INVERSE_MATRIX, TENSOR
 from ocrstore.targets import give_targets
@@ -380,7 +382,7 @@ def read_picture(path: ReadableFile, key: str) -> PictureFile:
             if len(data) == after.st_size and before.st_mtime_ns == after.st_mtime_ns:
                 return PictureFile(data, state)
     except FileNotFoundError as exc:
-        message = "the file was deleted during the build"
+        message = f"no file {shown(os.fspath(path))}: it does not exist, or not any more"
         raise SkippedPictureError(Problem("vanished", message, key=key)) from exc
     except OSError as exc:
         message = f"the file cannot be read: {exc.strerror or exc}"
@@ -451,6 +453,8 @@ def _mislabelled(sample: FoundSample, format: str) -> list[Problem]:
     suffix = sample.path.suffix.lower()
     if suffix in SUFFIXES[format]:
         return []
+    if not isinstance(sample.path, Path) and format_by_name(f"x{suffix}") is None:
+        return []  # bytes from Python, or of a table: there is no file with a wrong name
     message = f"its name ends in {suffix or 'nothing'}, its content is {format}; taken as that"
     return [Problem("mislabelled", message, key=sample.key)]
 

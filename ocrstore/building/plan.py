@@ -320,9 +320,10 @@ def other_decoders(old: Store, families: Mapping[str, str]) -> list[str]:
 def _formats(store: Store) -> set[str | None]:
     """Return the formats of a store's pictures; all of them if some names do not tell."""
     problems = AnnotationReader(store).problems()
-    if any(line.startswith("mislabelled") for lines in problems for line in lines):
+    found = {format_by_name(key) for key in store.keys}
+    if None in found or any(line.startswith("mislabelled") for lines in problems for line in lines):
         return set(DECODER_FAMILIES)
-    return {format_by_name(key) for key in store.keys}
+    return found
 
 
 def _copied(old: Store, before: tuple[View, ...], views: tuple[View, ...]) -> frozenset[str]:

@@ -27,6 +27,7 @@ from ocrstore.errors import SchemaError, SourceError, StoreBusyError, StoreExist
 from ocrstore.format.layout import MAX_KEY_NBYTES
 from ocrstore.format.lmdb_update import drop_unfinished
 from ocrstore.format.writer import Writer, create, edit
+from ocrstore.keys import shown
 from ocrstore.machine import usable_cpus
 from ocrstore.metadata import build_record
 from ocrstore.problems import loses
@@ -106,8 +107,9 @@ def execute(plan: BuildPlan, options: Options) -> BuildReport:
         WorkerDiedError: A worker process was killed. Finished row groups are kept.
     """
     if plan.mistaken:
+        remedy = "--force --drop-annotations" if plan.loses else "--force"
         raise StoreExistsError(
-            f"{plan.target}: {plan.mistaken} Nothing was changed; use --force to replace the store"
+            f"{plan.target}: {plan.mistaken} Nothing was changed; use {remedy} to replace the store"
         )
     if plan.loses:
         raise StoreExistsError(
@@ -558,8 +560,23 @@ def attribute_schema(source: Source) -> pa.Schema:
         try:
             schema = schema.append(pa.field(name, pa.array(values).type))
         except (pa.ArrowException, OverflowError, TypeError) as exc:
-            raise SourceError(f"attributes: the values of {name!r} have no type: {exc}") from exc
+            raise SourceError(_no_common_type(source, name, exc)) from exc
     return schema
+
+
+def _no_common_type(source: Source, name: str, exc: Exception) -> str:
+    """Say which sample's value of an attribute does not go with that of the first sample."""
+    given = [(key, own[name]) for key, own in source.attributes.items() if name in own]
+    first = next(((key, value) for key, value in given if value is not None), given[0])
+    for key, value in given:
+        try:
+            pa.array([first[1], value])
+        except (pa.ArrowException, OverflowError, TypeError) as own:
+            return (
+                f"attributes: {name!r} of sample {shown(key)} is {value!a:.60}, of "
+                f"{shown(first[0])} {first[1]!a:.60}: {own}; values have to be of one type"
+            )
+    return f"attributes: the values of {name!r} have no type in common: {exc}"
 
 
 def _common_place(files: tuple[ReadableFile, ...]) -> str | None:

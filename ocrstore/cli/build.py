@@ -27,12 +27,7 @@ from ocrstore.cli.console import (
     print_json,
     shown,
 )
-from ocrstore.cli.options import (
-    recipe_options,
-    source_options,
-    stored_view,
-    wrong_source,
-)
+from ocrstore.cli.options import recipe_options, source_options, stored_view, wrong_source
 from ocrstore.cli.transfer import NewPlace, SourcePlace, build_and_push
 from ocrstore.errors import OCRStoreError
 from ocrstore.format.layout import DEFAULT_MAX_ROW_NBYTES
@@ -287,11 +282,7 @@ def _shard_part(_: click.Context, __: click.Parameter, value: str | None) -> tup
     is_flag=True,
     help="Write nothing; show what would be done, sizes in every codec, and what fits in memory.",
 )
-@click.option(
-    "--report",
-    type=TARGET,
-    help="Write the report to a JSON file.",
-)
+@click.option("--report", type=TARGET, help="Write the report to a JSON file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def build_command(
     source: Path,
@@ -324,6 +315,9 @@ def build_command(
       ocrstore build images/ --out val.ocrs --columns tensor,prob_map,inverse_matrix
       ocrstore build images/ --out val.ocrs --recipe recipe.yaml --report report.json
       ocrstore build "shots-{000..031}.tar" --out train.ocrs
+      ocrstore build train.lst --out train.ocrs --format mymodule:MyDialect
+      ocrstore build data.parquet --out val.ocrs --columns-map text=label
+      ocrstore build images/ --out val.ocrs --include "val/*" --drop-annotations
       ocrstore build images/ --out val.ocrs --targets mypackage.psenet:kernels
       ocrstore build images/ --out stores/ --split train=0.9,val=0.1
       ocrstore build images/ --out train/ --shard-size 512MB
@@ -357,12 +351,16 @@ def build_command(
         return _build(opened, out, **options)
     if options["report"] is not None:
         raise click.UsageError("--report is one file; leave it out with --split.")
+    if out.exists() and not out.is_dir():
+        raise click.UsageError(f"--out {out} is a file; with --split it is a folder for stores.")
+    parts = {}
+    for name, share in split.items():  # all before the first is built
+        with wrong_source():
+            parts[name] = part_of(opened, share)
     if not options["dry_run"]:
         out.mkdir(parents=True, exist_ok=True)
     code = 0
-    for name, share in split.items():
-        with wrong_source():
-            part = part_of(opened, share)
+    for name, part in parts.items():
         many = options["shard_size"] is not None or find_catalog(out / name) is not None
         code = max(code, _build(part, out / (name if many else f"{name}.ocrs"), **options))
         if code > 1:

@@ -96,7 +96,7 @@ def _facts(facts: Facts, verification: Verification | None) -> Iterator[tuple[st
         words = f"{at} by {entry.get('by')}, {entry.get('samples')} samples"
         yield shown(entry.get("action")), shown(words)
     if facts.source:
-        yield "built from", shown(facts.source.get("images"))
+        yield "built from", shown(facts.source.get("images") or "samples from Python")
         if facts.source.get("annotations"):
             yield "", shown(f"annotations in {facts.source['annotations']}")
     if facts.views and facts.source_status is not None:

@@ -173,7 +173,7 @@ def recipe_options(command: F) -> F:
     return command
 
 
-class _Dialect(click.types.StringParamType):
+class DialectName(click.types.StringParamType):
     """The name of a dialect, or `module:Class` of one of the user's own, which is imported."""
 
     name = "dialect"
@@ -192,13 +192,27 @@ class _Dialect(click.types.StringParamType):
                 known = ", ".join(dialect.name for dialect in all_dialects())
                 self.fail(f"{value!r} is none of {known}, nor MODULE:CLASS.", param, ctx)
             return str(value)
+        if not module or module.startswith(".") or not name:
+            self.fail(f"{value!r}: expected MODULE:CLASS, as in mymodule:MyDialect.", param, ctx)
         try:
             found = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as exc:
-            self.fail(f"{value!r} cannot be imported: {exc}.", param, ctx)
+        except Exception as exc:  # the module is the user's own
+            self.fail(f"{value!r} cannot be imported: {type(exc).__name__}: {exc}.", param, ctx)
         if not (isinstance(found, type) and issubclass(found, Dialect)):
             self.fail(f"{value!r} is no subclass of ocrstore.sources.Dialect.", param, ctx)
-        register(found, replace=True)
+        missing = sorted(found.__abstractmethods__)
+        missing += [] if hasattr(found, "name") else ["name"]
+        if missing:
+            self.fail(
+                f"{value!r} is no complete dialect: expected a subclass of "
+                f"ocrstore.sources.Dialect that defines {', '.join(missing)}.",
+                param,
+                ctx,
+            )
+        try:
+            register(found, replace=True)
+        except TypeError as exc:
+            self.fail(f"{value!r} cannot be made without arguments: {exc}.", param, ctx)
         return str(found.name)
 
 
@@ -233,7 +247,7 @@ def source_options(command: F) -> F:
         click.option(
             "--format",
             "format_",
-            type=_Dialect(),
+            type=DialectName(),
             help="Dialect of the annotations, such as icdar or coco; detected by default.",
         ),
         click.option(

@@ -36,7 +36,10 @@ class SourcePlace(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""
-        if "://" not in str(value):
+        text = str(value)
+        if text.lower().endswith((".tar", ".zip")) and set(text) & set("{*?["):
+            return Path(text)  # a pattern of archives, which is no file itself
+        if "://" not in text:
             return super().convert(value, param, ctx)
         with explain_missing("... URL", "remote"):
             from ocrstore.remote.transfer import fetch_files

@@ -44,12 +44,16 @@ class SourceStatus:
     gone: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     annotations_newer: bool = False
+    from_python: bool = False
+    """Whether the samples came from Python: then there are no files to look at."""
 
     def in_words(self) -> str:
         """Say it in one sentence."""
         if self.state == UNKNOWN:
             if self.images is not None:
                 return "no folder of pictures; compare with `ocrstore verify --source`"
+            if self.from_python:
+                return "samples from Python; compare with ocrstore.verify(store, source=samples)"
             return "not recorded; compare with --source FOLDER"
         if self.state == MISSING:
             return "folder not found; if it has moved, name it with --source FOLDER"
@@ -76,11 +80,16 @@ def check_source_status(store: Store, *, source: Path | None = None) -> SourceSt
         source: the folder of pictures, which is listed. Without it the first `LIMIT` files of the
             index are looked up in the recorded folder, and nothing else.
     """
-    recorded = readable_build(store)[0].get("source", {})
+    build = readable_build(store)[0]
+    recorded = build.get("source", {})
     folder = source or (Path(recorded["images"]) if recorded.get("images") else None)
     names = ("source_nbytes", "source_mtime_ns")
     if folder is None or any(name not in store.index.column_names for name in names):
-        return SourceStatus(UNKNOWN, images=None if folder is None else str(folder))
+        return SourceStatus(
+            UNKNOWN,
+            images=None if folder is None else str(folder),
+            from_python=folder is None and build.get("dialect") == "python",
+        )
     rows = {key: row for row, key in enumerate(store.keys)}
     new: list[str] = []
     gone: list[str] = []

@@ -126,8 +126,9 @@ def parse_xml(text: str, *, where: str) -> Element:
 class AnnotationFile:
     """One annotation file, read lazily; JSON is parsed once. Keeps no file open."""
 
-    def __init__(self, path: ReadableFile, relative: str) -> None:
+    def __init__(self, path: ReadableFile, relative: str, listed_as: str = "") -> None:
         self.path = path
+        self._listed_as = listed_as
         self.relative = relative
         """POSIX path from the annotations folder (or just the name)."""
         self._head: str | None = None
@@ -140,8 +141,8 @@ class AnnotationFile:
 
     @property
     def shown(self) -> str:
-        """The relative path, escaped for messages."""
-        return shown(self.relative)
+        """The relative path, or that of a list file as given there, escaped for messages."""
+        return shown(self._listed_as or self.relative)
 
     @property
     def head(self) -> str:
@@ -244,4 +245,4 @@ class AnnotationFile:
 
     def unread(self) -> AnnotationFile:
         """Return a copy without cached content, cheap to pickle."""
-        return AnnotationFile(self.path, self.relative)
+        return AnnotationFile(self.path, self.relative, self._listed_as)

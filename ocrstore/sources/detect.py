@@ -131,7 +131,11 @@ def _find_around(images: Path, listing: Listing, wanted: Dialect | None) -> Foun
 
 def _files(found: Sequence[FoundFile]) -> list[AnnotationFile]:
     suffixes = {suffix for dialect in all_dialects() for suffix in dialect.suffixes}
-    return [AnnotationFile(f.path, f.relative) for f in found if f.path.suffix.lower() in suffixes]
+    return [
+        AnnotationFile(f.path, f.relative, f.listed_as)
+        for f in found
+        if f.path.suffix.lower() in suffixes
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrstore.annotation import ReadableFile
-from ocrstore.errors import SourceError
+from ocrstore.errors import SchemaError, SourceError
 from ocrstore.keys import shown
 from ocrstore.sources.archives import Member
 from ocrstore.sources.dialect import Entry
@@ -35,28 +35,48 @@ class SourceSample:
 
     key: str
     picture: Picture
-    polygons: Sequence[Any] | None = None
-    texts: Sequence[str | None] | None = None
-    ignored: Sequence[bool] | None = None
-    languages: Sequence[str | None] | None = None
+    polygons: Sequence[Any] | npt.NDArray[Any] | None = None
+    texts: Sequence[str | None] | npt.NDArray[Any] | None = None
+    ignored: Sequence[bool] | npt.NDArray[Any] | None = None
+    languages: Sequence[str | None] | npt.NDArray[Any] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def regions(self) -> list[tuple[Any, Any, Any, Any]]:
         """Return points, text, flag and language of each polygon.
 
         Raises:
-            SourceError: A list has another length than the polygons.
+            SourceError: A list has another length than the polygons, or there are none.
         """
-        polygons = [np.asarray(points).tolist() for points in self.polygons or ()]
+        polygons = [] if self.polygons is None else [_points(points) for points in self.polygons]
         parts: list[Sequence[Any]] = []
         for name, missing in (("texts", None), ("ignored", False), ("languages", None)):
             given = getattr(self, name)
             if given is not None and len(given) != len(polygons):
+                found = "no" if self.polygons is None else len(polygons)
                 raise SourceError(
-                    f"{shown(self.key)}: {len(polygons)} polygons, but {len(given)} {name}"
+                    f"{shown(self.key)}: {found} polygons, but {len(given)} {name}; expected one "
+                    "for each polygon"
                 )
-            parts.append([missing] * len(polygons) if given is None else list(given))
+            values: list[Any] = [missing] * len(polygons) if given is None else list(given)
+            parts.append([v.item() if hasattr(v, "item") else v for v in values])
         return list(zip(polygons, *parts, strict=True))
+
+
+def _points(points: Any) -> Any:
+    try:
+        return np.asarray(points).tolist()
+    except ValueError:  # points of different lengths, which is reported when the sample is read
+        return points
+
+
+def refuse_options(**options: object) -> None:
+    """Raise SchemaError if options of a folder are given with samples from Python."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise SchemaError(
+            f"{', '.join(given)}: not with samples from Python; leave out the samples themselves "
+            "and give each SourceSample its polygons"
+        )
 
 
 def collect(samples: Iterable[SourceSample], spool: Path) -> Source:
@@ -86,9 +106,10 @@ def collect(samples: Iterable[SourceSample], spool: Path) -> Source:
                 data, suffix = _encoded(sample)
                 place = (file.tell(), len(data), suffix)
                 file.write(data)
+            regions = sample.regions()
             entry = None
             if sample.polygons is not None:
-                entry = Entry((sample.key,), sample.regions(), shown(sample.key))
+                entry = Entry((sample.key,), regions, shown(sample.key))
             found[sample.key] = place, entry, dict(sample.attributes)
     mtime_ns = spool.stat().st_mtime_ns
     keys = sorted(found)

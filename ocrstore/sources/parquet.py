@@ -421,4 +421,4 @@ def _region(row: Mapping[str, Any], where: str) -> _Region | Flaw:
         points = box_region_points(box, sides=True)
         if isinstance(points, str):
             return Flaw("bad-box", f"{where}: {points}; left out")
-    return points, row.get("text"), bool(row.get("ignore")), row.get("language")
+    return points, row.get("text"), row.get("ignore"), row.get("language")

@@ -31,6 +31,8 @@ class FoundFile:
     relative: str
     """POSIX path from the folder, with undecodable bytes as `os.fsdecode` gives them."""
     path: ReadableFile
+    listed_as: str = ""
+    """Of an annotation in a list file: its path as given there, for messages."""
 
     @property
     def key(self) -> str:

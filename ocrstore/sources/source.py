@@ -14,7 +14,7 @@ from typing import Any
 
 from ocrstore.annotation import FoundSample, Problem, ReadableFile
 from ocrstore.errors import DecodeError, SourceError, UnknownSampleError
-from ocrstore.keys import path_of, shown
+from ocrstore.keys import key_of, path_of, shown
 from ocrstore.sources import list_file
 from ocrstore.sources.annotation_file import Flaw, UnusableAnnotationError
 from ocrstore.sources.archives import is_archive, list_archives
@@ -285,8 +285,10 @@ def _list(place: str | os.PathLike[str]) -> Listing:
     if is_archive(place):
         return list_archives(place)
     path = Path(place)
-    if path.is_file() and path.suffix.lower() in list_file.SUFFIXES:
+    if path.suffix.lower() in list_file.SUFFIXES and not path.is_dir():
         return list_file.list_paths(path)
+    if path.suffix.lower() == ".parquet" and not path.exists():
+        raise SourceError(f"{shown(path)}: no such parquet file")
     return list_folder(path)
 
 
@@ -294,14 +296,24 @@ def chosen(listing: Listing, include: Sequence[str], exclude: Sequence[str]) -> 
     """Return a listing with only the pictures that patterns choose; `*` matches slashes as well."""
     if not include and not exclude:
         return listing
-    keys = [listing.keys.get(file.relative, file.key) for file in listing.pictures]
-    pictures = tuple(
-        file
-        for file, key in zip(listing.pictures, keys, strict=True)
+    kept = {
+        file.relative: key
+        for file in listing.pictures
+        for key in [listing.keys.get(file.relative, file.key)]
         if (not include or any(fnmatchcase(key, pattern) for pattern in include))
         and not any(fnmatchcase(key, pattern) for pattern in exclude)
+    }
+    keys = set(kept.values())
+    return replace(
+        listing,
+        pictures=tuple(file for file in listing.pictures if file.relative in kept),
+        others=tuple(
+            file
+            for file in listing.others
+            if not file.listed_as or file.relative.removesuffix(file.path.suffix) in kept
+        ),
+        problems=tuple(p for p in listing.problems if p.key is None or p.key in keys),
     )
-    return replace(listing, pictures=pictures)
 
 
 def _with_own_keys(
@@ -378,10 +390,16 @@ def _passed_over(listing: Listing, found: Found, *, nothing_known: bool) -> Iter
     known = (d.name for d in all_dialects() if d.per_picture and ".json" in d.suffixes)
     layouts = f"of no layout that is known ({', '.join(known)}; see docs/sources.md)"
     for file in left:
-        message = f"{shown(file.key)}: not a picture, by its ending; skipped"
-        if file.relative.lower().endswith(".json") and stem_of(file) in stems:
-            message = f"{shown(file.key)}: beside a picture of its name, but {layouts}; skipped"
-        yield Problem("not-a-picture", message)
+        if not file.listed_as:
+            message = f"{shown(file.key)}: not a picture, by its ending; skipped"
+            if file.relative.lower().endswith(".json") and stem_of(file) in stems:
+                message = f"{shown(file.key)}: beside a picture of its name, but {layouts}; skipped"
+            yield Problem("not-a-picture", message)
+        elif not (found.named and found.dialect.name == "folder"):  # else nobody wants them
+            place = file.relative.removesuffix(file.path.suffix)
+            message = f"{shown(file.listed_as)}: {_why_unread(file, found.dialect)}"
+            key = listing.keys.get(place, key_of(place))
+            yield Problem("unreadable-annotation", message, key=key)
     if found.listing is None or found.listing is listing:
         return
     among = {os.path.realpath(file.path) for file in left} if left else set()
@@ -391,6 +409,19 @@ def _passed_over(listing: Listing, found: Found, *, nothing_known: bool) -> Iter
             yield Problem("not-an-annotation", message)
     told = set(listing.problems)
     yield from (p for p in found.listing.problems if p.kind != "hidden-files" and p not in told)
+
+
+def _why_unread(file: FoundFile, dialect: Dialect) -> str:
+    """Say why the annotation file of a line in a list was not read, and what to do."""
+    suffix = file.path.suffix.lower()
+    if not any(suffix in known.suffixes for known in all_dialects()):
+        return (
+            f"no dialect reads files that end in {shown(suffix) or 'nothing'}; rename them, or "
+            "give a dialect of your own with --format MODULE:CLASS"
+        )
+    if dialect.name == "folder":
+        return "no dialect recognises it; name its dialect with --format"
+    return f"not read as {dialect.name}; the annotations of a list are of one dialect"
 
 
 def _describe(root: Path, listing: Listing, found: Found, matches: Matches) -> str:

@@ -67,7 +67,7 @@ class WebDataset(Dialect):
             else:
                 text = next((row[name] for name in _TEXTS if name in row), None)
                 ignored = next((row[name] for name in _IGNORED if name in row), False)
-                ignored = tagged_ignored(row) or bool(ignored)
+                ignored = True if tagged_ignored(row) else ignored
                 yield Region(place, text, ignored, row.get("language"))
 
 

@@ -194,3 +194,113 @@ def test_a_further_view_has_the_polygons_of_the_store(dataset):
     ocrstore.add_view(dataset.store, size=128, images=dataset.images, annotations=moved, workers=0)
     with ocrstore.open(dataset.store) as store:
         assert np.asarray(store["128/prob_map"][0]).any()
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".zip"])
+def test_annotations_in_an_archive(built, suffix, cli):
+    """The archive is named, not a folder in it, and what the message advises works."""
+    images, store = built.images, built.root / "other.ocrs"
+    archive = built.root / f"all{suffix}"
+    files = [(f"img/{path.name}", path) for path in sorted(images.iterdir())]
+    files += [(f"gt/{path.name}", path) for path in sorted((built.root / "moved").iterdir())]
+    if suffix == ".tar":
+        with tarfile.open(archive, "w") as tar:
+            for name, path in files:
+                tar.add(path, name)
+    else:
+        with zipfile.ZipFile(archive, "w") as packed:
+            for name, path in files:
+                packed.write(path, name)
+    options = {"size": SIZE, "workers": 0}
+    assert ocrstore.build(archive, store, **options).polygons == 8
+    (built.root / "again").mkdir()
+    images.rename(built.root / "again" / "img")
+    with pytest.raises(StoreExistsError) as caught:
+        ocrstore.build(built.root / "again", store, **options)
+    message = str(caught.value)
+    assert f"read from {archive}. Give" in message and "not exist" not in message
+    assert f"--annotations {archive}" in message
+    done = cli("build", built.root / "again", "--out", store, "--annotations", archive, code=0)
+    assert "8, 0 of them ignored" in done.stdout
+    archive.unlink()
+    with pytest.raises(StoreExistsError, match="does not exist now"):
+        ocrstore.build(built.root / "again", store, **options)
+
+
+def test_annotations_in_several_archives(dataset):
+    """The pattern of the pictures' archives is named, in quotes for a shell; it works as well."""
+    dataset.fill(4)
+    for number, path in enumerate(sorted(dataset.images.iterdir())):
+        with tarfile.open(dataset.root / f"part-{number}.tar", "w") as tar:
+            tar.add(path, path.name)
+            tar.add(dataset.gt / f"gt_{path.stem}.txt", f"gt_{path.stem}.txt")
+    options = {"size": SIZE, "workers": 0}
+    pattern = dataset.root / "part-{0..3}.tar"
+    ocrstore.build(pattern, dataset.store, **options)
+    dataset.gt.rename(dataset.root / "moved")
+    with pytest.raises(StoreExistsError) as caught:
+        ocrstore.build(dataset.images, dataset.store, **options)
+    assert f"read from {pattern}. " in str(caught.value)
+    assert f"--annotations '{pattern}'" in str(caught.value)
+    report = ocrstore.build(dataset.images, dataset.store, annotations=pattern, **options)
+    assert report.polygons == 8
+
+
+DIALECT = """
+from ocrstore.sources import Dialect, Region
+
+class Boxes(Dialect):
+    name, looks_for, suffixes, per_picture = "boxes", "boxes", (".bx",), True
+
+    def recognise(self, file):
+        return True
+
+    def regions(self, entry):
+        yield Region([[1, 1], [20, 1], [20, 20]])
+
+class Half(Dialect):
+    def recognise(self, file):
+        return True
+"""
+
+
+def test_a_dialect_that_is_not_registered(dataset, cli):
+    """build and verify advise --format MODULE:CLASS, and both take it."""
+    dataset.fill(3)
+    for path in dataset.images.iterdir():
+        path.with_suffix(".bx").write_text("x")
+    shutil.rmtree(dataset.gt)
+    (dataset.root / "mydial.py").write_text(DIALECT)
+    build = ("build", dataset.images, "--out", dataset.store)
+    own = ("--format", "mydial:Boxes")
+    done = cli(*build, "--size", SIZE, *own, code=0, cwd=dataset.root)
+    assert "3, 0 of them ignored" in done.stdout
+    done = cli(*build, code=2)
+    assert "boxes is not registered now" in done.stderr
+    assert f"--annotations {dataset.images} --format MODULE:CLASS" in done.stderr
+    verify = ("verify", dataset.store, "--source", dataset.images)
+    assert "--format MODULE:CLASS" in cli(*verify, code=1).stdout
+    again = ("--annotations", dataset.images, *own)
+    assert "nothing to do" in cli(*build, *again, code=0, cwd=dataset.root).stdout
+    cli(*verify, *again, code=0, cwd=dataset.root)
+
+
+def test_force_and_other_pictures_without_annotations(built, cli):
+    """A folder whose keys all changed: --force alone does not drop the polygons."""
+    other = built.root / "bare" / "sub"
+    other.parent.mkdir()
+    built.images.rename(other)
+    options = {"size": SIZE, "workers": 0}
+    with pytest.raises(StoreExistsError, match="is it the right folder"):
+        ocrstore.build(other.parent, built.store, **options)
+    for more in ({}, {"view": "other"}):
+        with pytest.raises(StoreExistsError, match="8 polygons in 4 pictures, none of which is in"):
+            ocrstore.build(other.parent, built.store, force=True, **options, **more)
+    done = cli("build", other.parent, "--out", built.store, "--force", code=2)
+    assert f"read from {built.gt}" in done.stderr and "--drop-annotations" in done.stderr
+    annotated = {"annotations": built.root / "moved"}
+    assert ocrstore.build(other.parent, built.store, force=True, **options, **annotated).ok
+    assert polygons(built.store) == 8
+    other.rename(other.with_name("third"))
+    options |= {"force": True, "drop_annotations": True}
+    assert ocrstore.build(other.parent, built.store, **options).polygons == 0

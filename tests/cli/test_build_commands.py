@@ -112,7 +112,10 @@ def test_add_view_and_verify_source(images, run, tmp_path):
 
 
 def test_another_folder_does_not_empty_a_store(images, run, tmp_path):
-    """None of the store's samples is there: refused but with --force, told by --dry-run, verify."""
+    """None of the store's samples is there: refused but with --force, told by --dry-run, verify.
+
+    The polygons of the store need --drop-annotations as well.
+    """
     store, other = tmp_path / "val.ocrs", tmp_path / "other"
     run("build", images, "--out", store, "--size", 64)
     before = store.read_bytes()
@@ -128,7 +131,11 @@ def test_another_folder_does_not_empty_a_store(images, run, tmp_path):
     code, out, _ = run("verify", store, "--source", other)
     assert code == 1 and out.count("✗") == 2 and words in out and "1 finding;" in out
     assert "ocrstore build" not in out and store.read_bytes() == before
-    run("build", other, "--out", store, "--size", 64, "--force")
+    _, _, err = run("build", other, "--out", store)
+    assert "use --force --drop-annotations to replace" in err
+    code, _, err = run("build", other, "--out", store, "--size", 64, "--force")
+    assert code == 2 and "6 polygons in 3 pictures" in err and store.read_bytes() == before
+    run("build", other, "--out", store, "--size", 64, "--force", "--drop-annotations")
     assert ocrstore.open(store).keys == ("stranger.png",)
 
 
@@ -410,3 +417,57 @@ def test_nothing_to_learn_from(images, run, tmp_path):
         words = " ".join(error.split())
         assert code != 0 and "no polygon in any of its 3 samples (0 of them annotated)" in words
         assert "ocrstore build IMAGES --annotations PATH" in words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (":X", "expected MODULE:CLASS"),
+        (".x:X", "expected MODULE:CLASS"),
+        ("json:", "expected MODULE:CLASS"),
+        ("nosuchmodule:X", "cannot be imported: ModuleNotFoundError"),
+        ("json:JSONDecoder", "is no subclass"),
+        ("ocrstore.sources:Dialect", "that defines recognise, regions, name"),
+        ("dialect_of_a_test:Half", "that defines regions, name"),
+        ("dialect_of_a_test:Odd", "cannot be made without arguments"),
+        ("broken_dialect:X", "cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_a_format_that_is_no_dialect(images, run, tmp_path, monkeypatch, value, words):
+    """A usage error that says what is expected; nothing is written."""
+    (tmp_path / "dialect_of_a_test.py").write_text(
+        "from ocrstore.sources import Dialect\n"
+        "class Half(Dialect):\n    def recognise(self, file): return True\n"
+        "class Odd(Half):\n    name = 'odd'\n    def regions(self, entry): return []\n"
+        "    def __init__(self, size): pass\n"
+    )
+    (tmp_path / "broken_dialect.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for command in (("build", images, "--out", tmp_path / "a.ocrs"), ("verify", tmp_path)):
+        code, _, err = run(*command, "--format", value)
+        assert code == 2 and words in err and "bug" not in err
+    assert not (tmp_path / "a.ocrs").exists()
+
+
+def test_split_is_checked_before_anything_is_built(images, run, tmp_path):
+    """An empty part, and a file in the place of the folder: exit code 2, nothing is written."""
+    out = tmp_path / "stores"
+    parts = ("--split", "train=0.999999,val=0.000001")
+    code, _, err = run("build", images, "--out", out, *parts)
+    assert code == 2 and "no key has a hash from" in err and not out.exists()
+    out.write_text("x")
+    code, _, err = run("build", images, "--out", out, "--split", "train=0.5,val=0.5")
+    assert code == 2 and "is a file; with --split it is a folder" in err
+    assert out.read_text() == "x"
+
+
+def test_inspect_a_store_from_python(run, tmp_path):
+    """It says where the samples came from and how they are compared; no folder is asked for."""
+    pixels = np.zeros((40, 40, 3), np.uint8)
+    store = tmp_path / "a.ocrs"
+    ocrstore.build([ocrstore.SourceSample("a", pixels)], store, size=32, workers=0)
+    code, out, _ = run("inspect", store)
+    assert code == 0 and "samples from Python" in out and "None" not in out
+    assert "ocrstore.verify(store, source=samples)" in out and "FOLDER" not in out
+    code, out, _ = run("inspect", store, "--json")
+    assert json.loads(out)["source"]["from_python"] is True

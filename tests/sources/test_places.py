@@ -1,5 +1,6 @@
 """Sources other than folders: archives, lists, tables, Python. Each gives what a folder gives."""
 
+import dataclasses
 import io
 import json
 import os
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ocrstore
-from ocrstore.errors import SourceError
+from ocrstore.errors import SchemaError, SourceError
 from ocrstore.sources import open_source
 from ocrstore.sources.archives import expand
 
@@ -145,6 +146,78 @@ def test_include_exclude_and_share(folder, tmp_path):
         assert ocrstore.verify(out, source=folder, stored_only=True, workers=0).ok
         assert not ocrstore.verify(out, source=folder, workers=0).ok
     assert sorted(parts) == sorted(NAMES)
+
+
+# ---- lists ----
+
+
+def listed(folder, annotation):
+    """Write a list whose lines name annotations after a pattern; return it."""
+    lines = [f"images/{name}\t{annotation.format(name.rpartition('.')[0])}" for name in NAMES]
+    (folder.parent / "all.lst").write_text("\n".join(lines))
+    return folder.parent / "all.lst"
+
+
+def test_annotations_of_a_list_that_are_missing(folder, tmp_path):
+    """Each is a loss that names line and path as given; so is a single one of several."""
+    out = tmp_path / "a.ocrs"
+    report = ocrstore.build(listed(folder, "no/{}.txt"), out, size=64, workers=0)
+    lost = [p for p in report.problems if p.kind == "listed-file-missing"]
+    assert not report.ok and report.samples == 3
+    assert lost[1].message == "all.lst line 2: no file no/sub/b.txt"
+    assert [p.key for p in lost] == [f"images/{name}" for name in NAMES]
+    assert "not-a-picture" not in {p.kind for p in report.problems}
+    (folder / "a.txt").unlink()
+    source = open_source(listed(folder, "images/{}.txt"))
+    assert [(p.kind, p.message) for p in source.problems] == [
+        ("listed-file-missing", "all.lst line 1: no file images/a.txt")
+    ]
+    assert source.dialect == "icdar"
+    # they are of no interest where their pictures are left out
+    assert open_source(listed(folder, "images/{}.txt"), exclude=["images/a*"]).problems == ()
+    assert source.only({"images/sub/b.png"}).problems == ()
+
+
+def test_annotations_of_a_list_that_are_not_read(folder):
+    """By their ending, by their content, or as another dialect: the path of the list is named."""
+
+    def lost(**options):
+        source = open_source(folder.parent / "all.lst", **options)
+        assert {p.kind for p in source.problems} <= {"unreadable-annotation"}
+        return [p.message for p in source.problems]
+
+    for path in folder.rglob("*.txt"):
+        path.with_suffix(".odd").write_text(LINE)
+        path.with_suffix(".csv").write_text("nothing\n")
+        path.unlink()
+    listed(folder, "images/{}.odd")
+    assert len(lost()) == 3 and lost(format="folder") == []
+    assert lost()[0].startswith("images/a.odd: no dialect reads files that end in .odd")
+    assert "--format MODULE:CLASS" in lost()[0]
+    listed(folder, "images/{}.csv")
+    assert lost()[0] == "images/a.csv: no dialect recognises it; name its dialect with --format"
+    source = open_source(folder.parent / "all.lst", format="icdar")
+    assert source["images/a.jpg"].problems[0].message.startswith("images/a.csv line 1")
+    for path in folder.rglob("*.csv"):
+        path.write_text(LINE)
+    (folder / "a.xml").write_text("<a/>")
+    file = listed(folder, "images/{}.csv")
+    file.write_text(file.read_text().replace("a.csv", "a.xml"))
+    assert lost() == [
+        "images/a.xml: not read as icdar; the annotations of a list are of one dialect"
+    ]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xd8\xff\xe0" + b"x" * 5000, b"ok.jpg\nx\0y\n"])
+def test_a_file_that_is_no_list(tmp_path, content):
+    """The line is named, and what is expected; a missing list is said to be missing."""
+    (tmp_path / "x.lst").write_bytes(content)
+    with pytest.raises(SourceError, match=r"x\.lst line [12]: not a path .*expected a text file"):
+        open_source(tmp_path / "x.lst")
+    with pytest.raises(SourceError, match=r"nosuch\.lst: no such list"):
+        open_source(tmp_path / "nosuch.lst")
+    with pytest.raises(SourceError, match=r"nosuch\.parquet: no such parquet file"):
+        open_source(tmp_path / "nosuch.parquet")
 
 
 # ---- hostile archives ----
@@ -734,6 +807,14 @@ def test_paths_from_python(folder, tmp_path):
         ([ocrstore.SourceSample("a", np.zeros((4, 4), np.uint8))], "shape"),
         ([ocrstore.SourceSample("a", b"x", polygons=[QUAD], texts=[])], "1 polygons, but 0 texts"),
         ([ocrstore.SourceSample("a", picture(1), attributes={"width": 3})], "of ocrstore's own"),
+        ([ocrstore.SourceSample("a", b"x", texts=["A"])], "a: no polygons, but 1 texts"),
+        (
+            [
+                ocrstore.SourceSample(k, b"x", attributes={"n": v})
+                for k, v in zip("abc", (1, 2, "x"))
+            ],
+            "'n' of sample c is 'x', of a 1",
+        ),
     ],
 )
 def test_wrong_samples(samples, message, tmp_path):
@@ -754,3 +835,66 @@ def test_one_split_at_a_time(tmp_path):
     assert len(open_source(tmp_path / "data" / "train-*.parquet")) == 2
     with pytest.raises(SourceError, match="valid-"):
         open_source(tmp_path / "data" / "valid-*.parquet")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"include": ["a*"]},
+        {"annotations": "gt", "format": "icdar"},
+        {"exclude": ["a*"], "columns_map": {"text": "label"}},
+    ],
+)
+def test_options_that_samples_do_not_take(tmp_path, options):
+    """They are named, before a sample is taken; verifying refuses the same."""
+    words = ", ".join(options)
+    with pytest.raises(SchemaError, match=f"{words}: not with samples from Python"):
+        ocrstore.build(iter([1]), tmp_path / "a.ocrs", **options)
+    assert list(tmp_path.iterdir()) == []
+    ocrstore.build(given("bytes"), tmp_path / "a.ocrs", size=64, workers=0)
+    with pytest.raises(SchemaError, match=words):
+        ocrstore.verify(tmp_path / "a.ocrs", source=iter([1]), **options)
+
+
+def test_arrays_as_annotations(tmp_path):
+    """Polygons, flags and texts may be arrays, empty ones too: a picture without text."""
+    quads = np.array([QUAD, QUAD]).reshape(2, 4, 2)
+    flags, words = np.array([True, False]), np.array(["a", "b"])
+    samples = [
+        ocrstore.SourceSample("a.jpg", picture(0), quads, words, flags),
+        ocrstore.SourceSample("b.png", picture(1), quads[:0], texts=[]),
+        ocrstore.SourceSample("c.jpg", picture(2), [[[1, 2], [3, 4], [5]]]),
+    ]
+    report = ocrstore.build(samples, tmp_path / "a.ocrs", size=64, workers=0)
+    assert {problem.kind for problem in report.problems} == {"odd-coordinates"}
+    with ocrstore.open(tmp_path / "a.ocrs") as store:
+        one, other = store.attributes(0), store.attributes(1)
+    assert one["polygons"] == [QUAD, QUAD] and one["texts"] == ["a", "b"]
+    assert one["ignored"] == [True, False]
+    assert other["annotated"] and other["polygons"] == []
+
+
+def test_what_is_wrong_with_samples_is_named(tmp_path):
+    """A path that does not exist, and a flag that is none; bytes have no name that is wrong."""
+    gone = tmp_path / "none.jpg"
+    samples = [
+        ocrstore.SourceSample("a", picture(0), [QUAD], ignored=["maybe"]),
+        ocrstore.SourceSample("b", gone),
+    ]
+    report = ocrstore.build(samples, tmp_path / "a.ocrs", size=64, workers=0)
+    found = {problem.kind: problem for problem in report.problems}
+    assert set(found) == {"bad-flag", "vanished"}
+    assert str(gone) in found["vanished"].message and "does not exist" in found["vanished"].message
+    assert found["vanished"].key == "b" and "is 'maybe'" in found["bad-flag"].message
+
+
+@pytest.mark.parametrize("kind", ["bytes", "array"])
+def test_samples_are_verified(tmp_path, kind):
+    """A store is compared with its samples again, iterated once; a change is found."""
+    out = tmp_path / "a.ocrs"
+    ocrstore.build(given(kind), out, size=64, workers=0)
+    assert ocrstore.verify(out, source=given(kind), workers=0).ok
+    others = [dataclasses.replace(sample, texts=["Total", "new"]) for sample in given(kind)]
+    check = ocrstore.verify(out, source=others, workers=0)
+    assert len(check.findings) >= 3 and "texts" in check.findings[0].message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ocrs"]
