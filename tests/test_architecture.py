@@ -51,8 +51,8 @@ stored_rows   : errors format | decode
 store         : buffers errors format stored_rows | decode display remote store_set
 store_set     : catalog errors format store
 verification  : errors format store stored_rows | building catalog remote store_set
-exporting     : annotation catalog errors keys machine schema store version views whole_file \
-| decode geometry viewer
+exporting     : annotation catalog errors format keys machine schema store version views \
+whole_file | decode geometry viewer
 # stores in object storage
 remote        : catalog errors format keys machine store verification whole_file | store_set
 # pictures into a store
