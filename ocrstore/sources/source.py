@@ -386,13 +386,19 @@ def _passed_over(listing: Listing, found: Found, *, nothing_known: bool) -> Iter
     if left:  # the same file may have been named by another path; costly, so only for these
         real = {os.path.realpath(path) for path in used}
         left = [file for file in left if os.path.realpath(file.path) not in real]
-    stems = {stem_of(file) for file in listing.pictures} if nothing_known and left else set()
+    stems = {stem_of(file) for file in listing.pictures} if left else set()
+    arrays = [file for file in left if _is_array_of(file, stems)]
+    if arrays:
+        which = f"{len(arrays)} array files beside pictures, such as {shown(arrays[0].key)}"
+        yield Problem("not-a-picture", f"{which}: --maps takes the maps among them")
+        left = [file for file in left if not _is_array_of(file, stems)]
     known = (d.name for d in all_dialects() if d.per_picture and ".json" in d.suffixes)
     layouts = f"of no layout that is known ({', '.join(known)}; see docs/sources.md)"
     for file in left:
         if not file.listed_as:
             message = f"{shown(file.key)}: not a picture, by its ending; skipped"
-            if file.relative.lower().endswith(".json") and stem_of(file) in stems:
+            is_json = file.relative.lower().endswith(".json")
+            if nothing_known and is_json and stem_of(file) in stems:
                 message = f"{shown(file.key)}: beside a picture of its name, but {layouts}; skipped"
             yield Problem("not-a-picture", message)
         elif not (found.named and found.dialect.name == "folder"):  # else nobody wants them
@@ -409,6 +415,14 @@ def _passed_over(listing: Listing, found: Found, *, nothing_known: bool) -> Iter
             yield Problem("not-an-annotation", message)
     told = set(listing.problems)
     yield from (p for p in found.listing.problems if p.kind != "hidden-files" and p not in told)
+
+
+def _is_array_of(file: FoundFile, stems: Collection[str]) -> bool:
+    """Return whether a file is `KEY.npz` or `KEY.name.npy` of one of the pictures."""
+    stem, suffix = stem_of(file), file.path.suffix.lower()
+    return (suffix == ".npz" and stem in stems) or (
+        suffix == ".npy" and stem.rpartition(".")[0] in stems
+    )
 
 
 def _why_unread(file: FoundFile, dialect: Dialect) -> str:

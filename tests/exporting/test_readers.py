@@ -109,6 +109,15 @@ def test_datasets(python, store, tmp_path):
             assert [np.float32(points).tolist() for points in objects["segmentation"]] == given
 
 
+@pytest.mark.slow
+def test_datasets_loads_what_replaced_another(python, store, tmp_path):
+    """An export of other samples to the same folder is not taken from the cache of `datasets`."""
+    for keys in (None, ["a.jpg"]):
+        ocrstore.export(store, to="hf", out=tmp_path / "hf", keys=keys, overwrite=True)
+        _, whole, streamed = run(python, DATASETS, tmp_path / "hf", tmp_path / "cache")
+        assert len(whole) == len(streamed) == (10 if keys is None else 1)
+
+
 def hash_of(array):
     """The hash of an array's bytes."""
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()

@@ -898,3 +898,11 @@ def test_samples_are_verified(tmp_path, kind):
     check = ocrstore.verify(out, source=others, workers=0)
     assert len(check.findings) >= 3 and "texts" in check.findings[0].message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ocrs"]
+
+
+def test_arrays_beside_pictures_are_one_note(make):
+    """It names `--maps`, whatever their number; other files are noted one by one."""
+    path = make({"a.png": None, "a.prob_map.npy": b"", "a.npz": b"", "b.npz": b"", "n.md": b""})
+    messages = [p.message for p in open_source(path).problems if p.kind == "not-a-picture"]
+    assert len(messages) == 3
+    assert sum(m.startswith("2 array files") and "--maps takes" in m for m in messages) == 1
