@@ -34,9 +34,9 @@ from ocrstore.metadata import checked_build
 from ocrstore.pipeline import permit_modules
 from ocrstore.recipe import DEFAULT_PRESET, Recipe, read_recipe
 from ocrstore.schema import MAPS
-from ocrstore.sources import Source, open_source
+from ocrstore.sources import Source
 from ocrstore.sources.archives import is_archive
-from ocrstore.sources.given import SourceSample, collect, refuse_options
+from ocrstore.sources.given import SourceSample, open_or_collect
 from ocrstore.store import Store
 from ocrstore.targets import TargetFunction, give_targets
 from ocrstore.views import IMPORTED, View
@@ -145,24 +145,15 @@ def build(
     # pictures that are no files are kept in one until the store is complete
     spool = Path(out).with_name(f".{Path(out).name}.samples")
     try:
-        if isinstance(images, (str, os.PathLike)):
-            source = open_source(
-                images,
-                annotations=annotations,
-                format=format,
-                include=include,
-                exclude=exclude,
-                columns_map=columns_map,
-            )
-        else:
-            refuse_options(
-                annotations=annotations,
-                format=format,
-                include=include,
-                exclude=exclude,
-                columns_map=columns_map,
-            )
-            source = collect(images, spool)
+        source = open_or_collect(
+            images,
+            spool,
+            annotations=annotations,
+            format=format,
+            include=include,
+            exclude=exclude,
+            columns_map=columns_map,
+        )
         plan, options = prepare(
             source if share is None else part_of(source, share),
             out,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,8 +25,8 @@ from ocrstore.format.columns import Encoded
 from ocrstore.metadata import readable_build
 from ocrstore.pipeline import albumentations_version, permit_modules
 from ocrstore.problems import loses
-from ocrstore.sources import Source, open_source
-from ocrstore.sources.given import SourceSample, collect, refuse_options
+from ocrstore.sources import Source
+from ocrstore.sources.given import SourceSample, open_or_collect
 from ocrstore.store import Store
 from ocrstore.targets import TargetFunction, give_targets
 from ocrstore.verification import Finding
@@ -102,32 +100,22 @@ def check_source(
     permit_modules(allow_modules)
     if targets is not None:
         give_targets(targets)
-    with Store(path) as store, ExitStack() as until_done:
+    with Store(path) as store, TemporaryDirectory(prefix="ocrstore-") as spool:
         views = built_views(store)
         if not views:
             raise SchemaError(f"{path} was not built from pictures; it has no source")
         imported = any(v.recipe.map_algorithm.startswith(IMPORTED) for v in views)
         if imported and maps is None:
             raise SourceError(f"{path} was built with map files; give their folder with --maps")
-        if isinstance(images, (str, os.PathLike)):
-            source = open_source(
-                images,
-                annotations=annotations,
-                format=format,
-                include=include,
-                exclude=exclude,
-                columns_map=columns_map,
-            )
-        else:
-            refuse_options(
-                annotations=annotations,
-                format=format,
-                include=include,
-                exclude=exclude,
-                columns_map=columns_map,
-            )
-            spool = until_done.enter_context(TemporaryDirectory(prefix="ocrstore-"))
-            source = collect(images, Path(spool) / "samples")
+        source = open_or_collect(
+            images,
+            Path(spool) / "samples",
+            annotations=annotations,
+            format=format,
+            include=include,
+            exclude=exclude,
+            columns_map=columns_map,
+        )
         result = SourceCheck(str(path), source.description, of=len(store))
         limit = max(DEFAULT_MAX_PIXELS, largest_picture(store))
         folder = Path(maps) if maps is not None else None

@@ -18,7 +18,7 @@ from ocrstore.sources.archives import Member
 from ocrstore.sources.dialect import Entry
 from ocrstore.sources.pictures import FoundFile
 from ocrstore.sources.rows import RowDialect
-from ocrstore.sources.source import Source
+from ocrstore.sources.source import Source, open_source
 
 Picture = str | os.PathLike[str] | bytes | npt.NDArray[np.uint8]
 
@@ -69,14 +69,24 @@ def _points(points: Any) -> Any:
         return points
 
 
-def refuse_options(**options: object) -> None:
-    """Raise SchemaError if options of a folder are given with samples from Python."""
+def open_or_collect(
+    images: str | os.PathLike[str] | Iterable[SourceSample], spool: Path, **options: Any
+) -> Source:
+    """Open pictures (`open_source`), or take samples from Python (`collect`).
+
+    Raises:
+        SchemaError: Options of `open_source` are given with samples from Python.
+        SourceError: What either of the two raises.
+    """
+    if isinstance(images, (str, os.PathLike)):
+        return open_source(images, **options)
     given = [name for name, value in options.items() if value]
     if given:
         raise SchemaError(
             f"{', '.join(given)}: not with samples from Python; leave out the samples themselves "
             "and give each SourceSample its polygons"
         )
+    return collect(images, spool)
 
 
 def collect(samples: Iterable[SourceSample], spool: Path) -> Source:
