@@ -45,8 +45,11 @@ def find_maps(place: Path, sample: FoundSample) -> list[ReadableFile]:
         for names in ([f"{stem}.npz"], [f"{stem}.{name}.npy" for name in MAPS]):
             found: list[ReadableFile]
             if members is None:
-                # os.path: Path.is_file raises for names that are too long for the file system
-                found = [place / name for name in names if os.path.isfile(place / name)]  # noqa: PTH113
+                found = [
+                    place / name
+                    for name in names
+                    if os.path.isfile(place / name)  # noqa: PTH113  # Path's raises for long names
+                ]
             else:
                 found = [members[name] for name in names if name in members]
             if found:
